@@ -1,0 +1,162 @@
+"""The journal of a rank: which events there are, and the writer that appends them.
+
+One JSON object a line, one write(2) a line, so that a SIGKILL loses at most the line being written."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+# event -> field -> what it holds.  `docs/job-directory.md` prints this table; a test keeps the two equal.  Every line also has
+# t (wall clock, seconds since the epoch), m (monotonic clock, seconds) and e (the event's name).
+EVENTS: dict[str, dict[str, str]] = {
+    "start": {
+        "schema": "version of this table",
+        "pid": "process id of the rank",
+        "rank": "global rank",
+        "local_rank": "rank on its node",
+        "world_size": "number of ranks",
+        "python": "version of the interpreter",
+        "process_started": "when the process was created, seconds since the epoch; null where /proc does not tell",
+        "target": "the target as asked for: a file, or `-m module`",
+    },
+    "phase": {
+        "name": "the phase that begins: import, setup, model_load, data, first_step, steady, save, teardown",
+    },
+    "model": {
+        "type": "class of the model",
+        "parameters": "number of parameters, the frozen ones included",
+        "trainable": "number of trainable parameters",
+        "dtype": "dtype of the first parameter",
+        "device": "device of the first parameter, as torch prints it",
+        "device_name": "name of the GPU; null on CPU",
+        "device_uuid": "UUID of the GPU, to join with NVML; null on CPU or where torch does not tell",
+        "torch": "version of torch",
+        "transformers": "version of transformers; null when not imported",
+    },
+    "segment": {
+        "segment": "number of this call of train() in the process, from 0",
+        "step": "global step it starts from (above 0 when resuming)",
+        "max_steps": "global step it is to end at",
+        "batch_asked": "micro-batch of a device as given in the training arguments",
+        "batch_ran": "micro-batch of a device that really runs (smaller after auto_find_batch_size)",
+        "accumulation": "micro-batches in a step",
+    },
+    "step": {
+        "step": "global step that ended, from 1",
+        "segment": "segment it belongs to",
+        "seconds": "wall time from the end of the step before (or the segment's start) to this step's end, host clock",
+        "device_seconds": "the same between two CUDA events; null on CPU and for a segment's first step",
+        "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before",
+        "overhead": "what took it: a list of log, save, eval",
+        "loss": "mean loss of the step's micro-batches on this rank, as training_step returned it; null when unknown",
+        "grad_norm": "gradient norm before clipping; null when the trainer computed none",
+        "learning_rate": "learning rate of the first parameter group in this step",
+    },
+    "tokens": {
+        "step": "global step these belong to",
+        "padded": "slots: elements of input_ids",
+        "non_pad": "slots that hold a token (attention_mask); equal to padded without a mask",
+        "trainable": "labels that count in the loss after the shift by one",
+        "samples": "rows of the step's micro-batches",
+        "micro_batches": "micro-batches of the step",
+        "reason": "why the counts are null; null when they are not",
+    },
+    "log": {"step": "global step", "logs": "what the program logged: numbers only"},
+    "eval": {"step": "global step after which the program evaluated"},
+    "save": {"step": "global step after which the program saved"},
+    "exception": {
+        "type": "qualified name of the exception's class",
+        "bases": "qualified names of its base classes, nearest first",
+        "message": "its text, secrets redacted, at most 4,000 characters",
+        "traceback": "the last frames, secrets redacted, at most 8,000 characters",
+        "chain": "causes and contexts, nearest first: a list of {type, message}",
+        "step": "global step that was running (last finished + 1); null outside train()",
+        "phase": "phase in which it was seen",
+        "part": "part of a step: data, forward, backward, optimizer, save, eval; null when not in one",
+        "where": "who saw it: train (it left Trainer.train), main (it left the program), exit (context of a SystemExit), log",
+        "exit_code": "exit code of a SystemExit; null for others",
+    },
+    "memory": {
+        "phase": "phase at whose end this was read",
+        "allocated_peak_bytes": "peak of the allocator since the phase before; null on CPU",
+        "reserved_peak_bytes": "peak reserved; null on CPU",
+        "total_bytes": "memory of the device; null on CPU",
+        "alloc_retries": "allocations that were tried again after freeing cached blocks; null on CPU",
+        "ooms": "out-of-memory errors of the allocator; null on CPU",
+        "reason": "why the figures are null; null when they are not",
+    },
+    "probe_error": {"where": "the hook that failed", "message": "type and text of the failure in the probe itself"},
+    "end": {
+        "exit_code": "exit code of the rank; null when it left by a signal",
+        "steps": "optimizer steps seen in all",
+        "seen_by": "how steps were seen: trainer, optimizer, journal; null when none was",
+    },
+}
+
+
+class Journal:
+    """Appends events to one file.  Safe from several threads; a failing disk is reported once on stderr, never raised."""
+
+    fsync_every_s = 1.0
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._dirty = threading.Event()
+        self._closed = threading.Event()
+        self._failed = False
+        threading.Thread(target=self._sync_regularly, name="harness-journal", daemon=True).start()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event.  Non-finite floats become the strings NaN, Infinity, -Infinity: strict JSON has no number for them."""
+        line = _encode({"t": time.time(), "m": time.monotonic(), "e": event, **fields})
+        try:
+            os.write(self._fd, line)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                os.write(2, f"harness: journal lost a line: {error}\n".encode())
+        self._dirty.set()
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself; at phase marks and at the end, never within a step."""
+        self._dirty.clear()
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            pass  # a file system without fsync: write(2) has already left the process
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self.sync()
+            os.close(self._fd)
+
+    def _sync_regularly(self) -> None:
+        while not self._closed.wait(self.fsync_every_s):
+            if self._dirty.is_set():
+                self.sync()
+
+
+def _encode(event: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(event, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except ValueError:
+        return json.dumps(_finite(event), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        if value != value:
+            return "NaN"
+        return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,64 @@
+"""The names of a job directory's files: the one place that joins paths."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """A job directory, `results/<session>/<case-id>/attempt-N`; ranks are global, nodes count from 0."""
+
+    root: Path
+
+    @property
+    def job(self) -> Path:
+        """Written before launch: schema, resolved scenario, argv, environment names, lease, labels."""
+        return self.root / "job.json"
+
+    @property
+    def end(self) -> Path:
+        """The supervisor's last word."""
+        return self.root / "end.json"
+
+    @property
+    def probe(self) -> Path:
+        """The staged probe, as a package that no target's own module can be mistaken for."""
+        return self.root / "probe" / "harness_probe"
+
+    @property
+    def outputs(self) -> Path:
+        """Where the target may write (`output_dir`); removed after the job unless the scenario keeps it."""
+        return self.root / "outputs"
+
+    def node(self, node: int = 0) -> Path:
+        return self.root / f"node-{node}"
+
+    def supervisor_journal(self, node: int = 0) -> Path:
+        return self.node(node) / "supervisor.jsonl"
+
+    def system_journal(self, node: int = 0) -> Path:
+        return self.node(node) / "system.jsonl"
+
+    def launcher_log(self, node: int = 0) -> Path:
+        """What the command writes before its ranks have logs of their own, and what torchrun says."""
+        return self.node(node) / "launcher.log"
+
+    def rank(self, rank: int) -> Path:
+        return self.root / f"rank-{rank}"
+
+    def events(self, rank: int) -> Path:
+        return self.rank(rank) / "events.jsonl"
+
+    def stdout(self, rank: int) -> Path:
+        return self.rank(rank) / "stdout.log"
+
+    def stderr(self, rank: int) -> Path:
+        return self.rank(rank) / "stderr.log"
+
+    def error(self, rank: int) -> Path:
+        """The exception that ended the rank, written once, only if the rank ended badly."""
+        return self.rank(rank) / "error.json"
+
+    def ranks(self) -> list[int]:
+        """The ranks that have left a folder so far, in order."""
+        return sorted(int(p.name[5:]) for p in self.root.glob("rank-*") if p.name[5:].isdigit())
