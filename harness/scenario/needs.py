@@ -1,0 +1,73 @@
+"""What a case needs of the machine and of the stack, and whether it is there."""
+
+from collections.abc import Mapping, Sequence
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from harness.scenario.schema import Scenario
+from harness.units import format_bytes
+
+
+def required_packages(scenario: Scenario) -> list[str]:
+    """Requirement strings that the measured interpreter's packages must meet."""
+    required = []
+    if scenario.trainer.kind == "hf":
+        required = ["torch", "transformers", "accelerate"] + (["peft"] if scenario.method.kind == "lora" else [])
+    return list(dict.fromkeys([*required, *scenario.needs.packages]))
+
+
+def unmet(
+    scenario: Scenario,
+    gpus: Sequence[tuple[str, int]],
+    packages: Mapping[str, str],
+    python_found: bool,
+    gpu_reason: str | None = None,
+) -> str | None:
+    """Why the case cannot run here: what it needs, and what is there; None when it can.
+
+    `gpus` are the (name, memory in bytes) of the GPUs that may be used, `packages` the versions by name that the
+    measured interpreter has, `gpu_reason` why no GPU was found (no driver, say)."""
+    reasons = [_unmet_gpus(scenario, gpus, gpu_reason)]
+    if python_found:
+        reasons += [_unmet_package(requirement, packages) for requirement in required_packages(scenario)]
+    else:
+        reasons.append(f"needs the interpreter {scenario.python or 'of the harness'}; there is none")
+    found = [reason for reason in reasons if reason is not None]
+    return ". ".join(found) or None
+
+
+def _unmet_gpus(scenario: Scenario, gpus: Sequence[tuple[str, int]], gpu_reason: str | None) -> str | None:
+    if scenario.gpus is None:
+        return None
+    memory = scenario.needs.gpu_memory_bytes or 0
+    fitting = sum(size >= memory for _, size in gpus)
+    if fitting >= scenario.gpus:
+        return None
+    wanted = _count(scenario.gpus) + (f" of at least {format_bytes(memory, 1)}" if memory else "")
+    there = f"there {'is' if len(gpus) == 1 else 'are'} {_count(len(gpus))}"
+    if gpus:
+        kinds = dict.fromkeys(f"{name}, {format_bytes(size, 1)}" for name, size in gpus)
+        there += f" ({'; '.join(kinds)})"
+    elif gpu_reason:
+        there += f" ({gpu_reason})"
+    return f"needs {wanted}; {there}"
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _unmet_package(text: str, packages: Mapping[str, str]) -> str | None:
+    requirement = Requirement(text)
+    versions = {canonicalize_name(name): version for name, version in packages.items()}
+    version = versions.get(canonicalize_name(requirement.name))
+    if version is None:
+        return f"needs {text}; there is none"
+    try:
+        # A nightly build is a pre-release, and who has one wants it to count.
+        met = requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        met = not requirement.specifier
+    return None if met else f"needs {text}; there is {version}"

@@ -1,0 +1,279 @@
+"""The schema: what a scenario is once it is read, with every default filled in.  Values only, no YAML."""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+DEFAULT_BATCH_SIZE = 8  # TrainingArguments' own; written into `training`, so that ids and records tell it
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+MAX_NAME = 80
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# What the built-in trainer is given by other keys, or has no use for, and the remedy.
+OWNED = {
+    "output_dir": "the harness sets it to the job's folder; use keep_outputs: true to keep what is written",
+    "report_to": "the harness sets it to none, since it measures itself",
+    "use_cpu": "write processes: N for CPU, gpus: N for GPUs",
+    "no_cuda": "write processes: N for CPU, gpus: N for GPUs",
+    "local_rank": "torchrun sets it",
+    "dataloader_num_workers": "write data: {workers: N}",
+    "do_train": "the built-in trainer does not read it",
+    "do_eval": "the built-in trainer does not read it",
+    "do_predict": "the built-in trainer does not read it",
+    "resume_from_checkpoint": "the built-in trainer does not read it",
+}
+_OWNED_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "the lease sets it; write gpus: N",
+    "RANK": "torchrun sets it",
+    "LOCAL_RANK": "torchrun sets it",
+    "WORLD_SIZE": "write gpus: N or processes: N",
+}
+_AT_LEAST_ONE = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
+# Words of a marker expression, and pytest's own marks, which would act on the case.
+_RESERVED_TAGS = {
+    *("and", "or", "not", "skip", "skipif", "xfail", "parametrize", "usefixtures", "filterwarnings"),
+    *("timeout", "flaky", "benchmark", "no_cover", "xdist_group", "tryfirst", "trylast"),
+}
+
+
+class Refusal(ValueError):
+    """An error of a whole model that belongs to one key below it (no path: to the model itself)."""
+
+    def __init__(self, problem: str, *path: str) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
+class Frozen(BaseModel):
+    # Strict: `samples: true` or `gpus: "2"` is a slip, not a number.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Model(Frozen):
+    """Exactly one of `shape` and `path`; a catalogue name has been resolved to its shape."""
+
+    name: str | None = None  # in the catalogue
+    shape: dict[str, Any] | None = None  # model_type and fields of its transformers config
+    path: str | None = Field(default=None, min_length=1)  # absolute folder, or hub id
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None  # None: transformers chooses
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.shape is None) == (self.path is None):
+            raise Refusal("names no model; give one of name: (catalogue), shape: or path:")
+        if self.shape is not None and not isinstance(self.shape.get("model_type"), str):
+            raise Refusal("has no model_type; add one, such as model_type: llama", "shape")
+        return self
+
+
+class Method(Frozen):
+    """`full` trains every parameter; the other fields are LoRA's and None there."""
+
+    kind: Literal["full", "lora"]
+    rank: int | None = Field(default=None, ge=1, le=65536)
+    alpha: float | None = Field(default=None, gt=0)
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    targets: list[str] | Literal["all-linear"] | None = None  # module name suffixes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("kind") == "lora":
+            given = {key: option for key, option in value.items() if option is not None}
+            return {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": "all-linear"} | given
+        return value
+
+    @model_validator(mode="after")
+    def _only_for_lora(self) -> Self:
+        given = [key for key in ("rank", "alpha", "dropout", "targets") if getattr(self, key) is not None]
+        if self.kind != "lora" and given:
+            raise Refusal(f"belongs to lora, not to {self.kind}; remove it, or exclude the combination", given[0])
+        if self.targets == []:
+            raise Refusal("is empty; name modules, or all-linear", "targets")
+        return self
+
+
+class Trainer(Frozen):
+    """The target: the built-in Hugging Face trainer, or a program of the user's."""
+
+    kind: Literal["hf", "script"] = "hf"
+    target: str | None = Field(default=None, min_length=1)  # absolute file path, or module name
+    module: bool = False
+    args: list[str] = []
+    cwd: str | None = None  # absolute; None: where the harness was started
+
+    @model_validator(mode="after")
+    def _target(self) -> Self:
+        if self.kind == "script" and self.target is None:
+            raise Refusal("script needs a target; write target: FILE or target: {module: NAME}")
+        if self.kind == "hf":
+            given = [key for key in ("target", "args", "cwd") if getattr(self, key)]
+            if given:
+                raise Refusal("belongs to script, not to hf; remove it, or write kind: script", given[0])
+        return self
+
+
+class Lengths(Frozen):
+    """How long samples are, in tokens.  `mean` and `std` are the lengths' own, before `min` and `max` clip them."""
+
+    distribution: Literal["uniform", "normal", "lognormal"]
+    min: int = Field(default=2, ge=2)  # a sample of one token has nothing to learn
+    max: int | None = Field(default=None, ge=2)  # `Data` fills in its sequence_length
+    mean: float | None = Field(default=None, gt=0)
+    std: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        moments = self.mean is not None or self.std is not None
+        if self.distribution == "uniform" and moments:
+            raise Refusal("uniform has no mean and no std; give min and max", "distribution")
+        if self.distribution != "uniform" and (self.mean is None or self.std is None):
+            raise Refusal(f"{self.distribution} needs mean and std; add them, in tokens", "distribution")
+        return self
+
+
+class Data(Frozen):
+    """Synthetic data: made from the seed, never downloaded."""
+
+    samples: int = Field(default=1024, ge=1, le=100_000_000)
+    sequence_length: int = Field(default=512, ge=2, le=16_777_216)
+    lengths: Literal["fixed"] | Lengths = "fixed"
+    packing: Literal["padded", "packed"] = "padded"
+    workers: int = Field(default=0, ge=0, le=256)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _longest(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("lengths"), dict) and value["lengths"].get("max") is None:
+            longest = value.get("sequence_length", cls.model_fields["sequence_length"].default)
+            return value | {"lengths": value["lengths"] | {"max": longest}}
+        return value
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        lengths = self.lengths
+        if isinstance(lengths, Lengths) and not lengths.min <= (lengths.max or 0) <= self.sequence_length:
+            got = f"{lengths.min}, {lengths.max}, {self.sequence_length}"
+            raise Refusal(f"needs min <= max <= sequence_length, got {got}; correct them", "lengths")
+        return self
+
+
+def _requirement(text: str) -> str:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is no requirement; write one such as peft>=0.13") from None
+    if requirement.url or requirement.marker or requirement.extras:
+        raise ValueError(f"{text!r} has more than a name and versions; write one such as peft>=0.13")
+    return text
+
+
+class Needs(Frozen):
+    """What must be there, else the case is skipped."""
+
+    gpu_memory_bytes: int | None = Field(default=None, ge=1)  # of each GPU
+    packages: list[Annotated[str, AfterValidator(_requirement)]] = []
+
+
+def _name(text: str) -> str:
+    if len(text) > MAX_NAME or not NAME.match(text) or ".." in text:
+        rule = f"use at most {MAX_NAME} of A-Z a-z 0-9 . _ -, a letter or digit first, no two dots together"
+        raise ValueError(f"{text[:100]!r} cannot be part of an id; {rule}")
+    return text
+
+
+def _tag(text: str) -> str:
+    if not text.isidentifier() or not text.isascii() or text in _RESERVED_TAGS or text in {"True", "False", "None"}:
+        raise ValueError(
+            f"{text!r} cannot be a pytest marker here; use letters, digits and _, and no mark of pytest's own"
+        )
+    return text
+
+
+class Scenario(Frozen):
+    """One combination of model, method, size and software that is to be measured."""
+
+    name: Annotated[str, AfterValidator(_name)]
+    model: Model | None = None
+    method: Method = Method(kind="full")
+    trainer: Trainer = Trainer()
+    data: Data | None = None
+    training: dict[str, Any] = {}  # fields of TrainingArguments
+    gpus: int | None = Field(default=None, ge=1, le=4096)
+    processes: int | None = Field(default=None, ge=1, le=4096)
+    needs: Needs = Needs()
+    python: str | None = Field(default=None, min_length=1)  # interpreter; None: the harness's own
+    env: dict[str, str] = {}
+    time_limit_s: float | None = Field(default=None, gt=0)
+    keep_outputs: bool = False
+    measure_steps: bool = True  # False: a job without a training step is no failure
+    tags: list[Annotated[str, AfterValidator(_tag)]] = []
+    labels: dict[str, str] = {}
+
+    @property
+    def world_size(self) -> int:
+        """Training processes: one a GPU, or as many as `processes` says."""
+        return self.gpus or self.processes or 1
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.gpus is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, value: Any) -> Any:
+        """The built-in trainer always has data and a batch size: what runs is told, not left to another's default."""
+        if not isinstance(value, dict) or _trainer_kind(value) != "hf":
+            return value
+        training = value.get("training")
+        filled = dict(value)
+        filled["data"] = value["data"] if value.get("data") is not None else {}
+        if training is None or isinstance(training, dict):
+            filled["training"] = {"per_device_train_batch_size": DEFAULT_BATCH_SIZE} | (training or {})
+        return filled
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.gpus is None) == (self.processes is None):
+            raise Refusal("needs exactly one of gpus: and processes: (on CPU); write one of them", "gpus")
+        if self.trainer.kind == "hf" and self.model is None:
+            raise Refusal("is missing; add model: NAME, such as model: llama-7b", "model")
+        if self.trainer.kind == "script":
+            for key, given in (("data", self.data), ("training", self.training)):
+                if given:
+                    raise Refusal("is not passed to a script; give it as trainer: {args: [...]}", key)
+        if self.on_gpu is False and self.needs.gpu_memory_bytes is not None:
+            raise Refusal("needs gpus; remove it, or write gpus: N", "needs", "gpu_memory_bytes")
+        self._check_training()
+        self._check_names()
+        return self
+
+    def _check_training(self) -> None:
+        for key, value in self.training.items():
+            if key in OWNED:
+                raise Refusal(f"is not for a scenario; {OWNED[key]}", "training", key)
+            if key in _AT_LEAST_ONE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise Refusal(f"must be a whole number of at least 1, got {value!r}; correct it", "training", key)
+
+    def _check_names(self) -> None:
+        for key in self.env:
+            if not _ENVIRONMENT_NAME.match(key):
+                raise Refusal("is no name of an environment variable; use letters, digits and _", "env", key)
+            if key in _OWNED_ENVIRONMENT:
+                raise Refusal(f"is not for a scenario; {_OWNED_ENVIRONMENT[key]}", "env", key)
+            if key.startswith("HARNESS_"):
+                raise Refusal("HARNESS_ is kept for the harness; choose another name", "env", key)
+        for key in self.labels:
+            if not key.strip() or len(key) > 100:
+                raise Refusal("needs a name of 1 to 100 characters; correct it", "labels", key)
+
+
+def _trainer_kind(value: dict[str, Any]) -> str:
+    trainer = value.get("trainer")
+    kind = trainer.get("kind", "hf") if isinstance(trainer, dict) else getattr(trainer, "kind", "hf")
+    return str(kind)

@@ -1,0 +1,266 @@
+"""The short spellings that scenarios may use, rewritten to the one spelling that the schema knows.
+
+Two passes: `lengthen` before entries are merged (so that `model: llama-7b` can be laid over `model: {dtype: ...}`), and
+`settle` on the merged scenario (units, catalogue names, paths)."""
+
+import os.path
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.scenario.catalogue import MODELS
+from harness.scenario.located import ScenarioError, YamlList, YamlMap, merge, suggest
+from harness.scenario.schema import Scenario
+from harness.units import parse_bytes, parse_seconds
+
+METHODS = ("full", "lora")
+TRAINERS = ("hf", "script")
+
+TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure"} - {"time_limit_s", "measure_steps"}
+
+# YAML key -> field of the schema, where a field's name carries its unit.
+MAX_VALUES = 2_000  # in one scenario: a matrix repeats them for each case
+
+RENAMED = {"time_limit": "time_limit_s", "needs.gpu_memory": "needs.gpu_memory_bytes", "measure": "measure_steps"}
+_MODEL_SOURCES = ("name", "shape", "path")
+
+
+def lengthen(key: str, value: Any, line: int) -> Any:
+    """The long form of a top-level key's value: `lora` -> `{kind: lora}`, `llama-7b` -> `{name: llama-7b}`."""
+    if key == "model" and isinstance(value, str):
+        return _one(("path" if "/" in value or value.startswith(".") else "name"), value, line)
+    if key == "method":
+        return _kind_of(value, METHODS, line)
+    if key == "trainer":
+        value = _kind_of(value, TRAINERS, line)
+        if isinstance(value, YamlMap) and "kind" not in value and ("target" in value or "module" in value):
+            value = value.copy()
+            value.put("kind", "script", line)
+    return value
+
+
+def lengthen_all(entry: YamlMap) -> YamlMap:
+    made = YamlMap(entry.line)
+    for key, value in entry.items():
+        made.put(key, lengthen(key, value, entry.lines[key]), entry.lines[key])
+    return made
+
+
+def long_key(dotted: str) -> str:
+    """`method.lora.rank` -> `method.rank`, as `{lora: {rank: 8}}` is `{kind: lora, rank: 8}`."""
+    return re.sub(r"^(method\.(full|lora)|trainer\.(hf|script))\.", lambda match: match[0].split(".")[0] + ".", dotted)
+
+
+def _one(key: str, value: Any, line: int) -> YamlMap:
+    made = YamlMap(line)
+    made.put(key, value, line)
+    return made
+
+
+def _kind_of(value: Any, kinds: tuple[str, ...], line: int) -> Any:
+    if isinstance(value, str):
+        return _one("kind", value, line)
+    if not isinstance(value, YamlMap) or len(value) != 1 or next(iter(value)) not in kinds:
+        return value
+    kind, options = next(iter(value.items()))
+    if options is not None and not isinstance(options, YamlMap):
+        return value
+    made = options.copy() if options is not None else YamlMap(line)
+    if made.get("kind", kind) != kind:
+        raise ScenarioError(made.lines["kind"], "kind", f"contradicts {kind!r} above it; remove one of the two")
+    made.put("kind", kind, value.lines[kind])
+    return made
+
+
+def overlay(base: YamlMap, over: YamlMap) -> YamlMap:
+    """`over` merged into `base`, both in long form; what excludes each other replaces each other.
+
+    That is: `gpus` and `processes`; another kind of method or trainer; a model's name, shape and path."""
+    base = base.copy()
+    for one, other in (("gpus", "processes"), ("processes", "gpus")):
+        if one in over and other not in over:
+            base.drop(other)
+    for key in ("method", "trainer"):
+        kinds = [part.get("kind") for part in (over.get(key), base.get(key)) if isinstance(part, YamlMap)]
+        if len(kinds) == 2 and None not in kinds and kinds[0] != kinds[1]:
+            base.drop(key)
+    above, below = over.get("model"), base.get("model")
+    if isinstance(above, YamlMap) and isinstance(below, YamlMap) and any(source in above for source in _MODEL_SOURCES):
+        below = below.copy()
+        for source in _MODEL_SOURCES:
+            if source not in above:
+                below.drop(source)
+        base.put("model", below, base.lines["model"])
+    return merge(base, over)
+
+
+def settle(scenario: YamlMap, folder: Path) -> YamlMap:
+    """The scenario with the schema's field names; relative paths are taken from `folder`.  Raises ScenarioError."""
+    made = scenario.copy()
+    if _count(made) > MAX_VALUES:
+        raise ScenarioError(made.line, "file", f"holds a scenario of more than {MAX_VALUES:,} values; make it smaller")
+    for key in TOP_LEVEL & made.keys():
+        if made[key] is None:
+            made.drop(key)  # as if it were not there: the way to undo what defaults say
+    for field in ("time_limit_s", "measure_steps"):
+        if field in made:
+            yaml_key = next(key for key, name in RENAMED.items() if name == field)
+            raise ScenarioError(made.lines[field], field, f"unknown key; did you mean {yaml_key!r}?")
+    _rewrite(made, "time_limit", "time_limit_s", _time_limit)
+    _rewrite(made, "measure", "measure_steps", _measure)
+    _rewrite(made, "python", "python", lambda value: _path(value, folder))
+    for key, settle_part in (("needs", _settle_needs), ("trainer", _settle_trainer), ("model", _settle_model)):
+        if isinstance(made.get(key), YamlMap):
+            part = made[key].copy()
+            settle_part(part, folder)
+            made.put(key, part, made.lines[key])
+    for key in ("env", "labels"):
+        if isinstance(made.get(key), YamlMap):
+            made.put(key, _texts(made[key], key), made.lines[key])
+    return made
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, YamlMap):
+        return 1 + sum(_count(part) for part in value.values())
+    return 1 + sum(_count(part) for part in value) if isinstance(value, YamlList) else 1
+
+
+def _rewrite(mapping: YamlMap, key: str, field: str, convert: Callable[[Any], Any], prefix: str = "") -> None:
+    """Convert a value in place and give it the field's name; a ValueError becomes a ScenarioError at its line."""
+    if key not in mapping or mapping[key] is None:
+        return
+    line = mapping.lines[key]
+    try:
+        value = convert(mapping[key])
+    except ValueError as error:
+        raise ScenarioError(line, prefix + key, str(error)) from None
+    mapping.drop(key)
+    mapping.put(field, value, line)
+
+
+def _time_limit(value: Any) -> float:
+    seconds = parse_seconds(value)
+    if seconds <= 0:
+        raise ValueError("must be more than 0; remove the key for no limit")
+    return seconds
+
+
+def _measure(value: Any) -> bool:
+    if not isinstance(value, YamlMap) or list(value) != ["steps"] or value["steps"] != "none":
+        raise ValueError("can only be {steps: none} (nothing to train is no failure); remove the key to measure steps")
+    return False
+
+
+def _settle_needs(needs: YamlMap, folder: Path) -> None:
+    if "gpu_memory_bytes" in needs:
+        raise ScenarioError(
+            needs.lines["gpu_memory_bytes"], "needs.gpu_memory_bytes", "unknown key; did you mean 'gpu_memory'?"
+        )
+    _rewrite(needs, "gpu_memory", "gpu_memory_bytes", parse_bytes, "needs.")
+
+
+def _settle_trainer(trainer: YamlMap, folder: Path) -> None:
+    target = trainer.get("target")
+    line = trainer.lines.get("target", trainer.line)
+    if isinstance(target, YamlMap):
+        if list(target) != ["module"]:
+            raise ScenarioError(line, "trainer.target", "is a file path, or {module: NAME}; write one of them")
+        trainer.put("target", target["module"], line)
+        trainer.put("module", True, line)
+    elif isinstance(trainer.get("module"), str):
+        if target is not None:
+            raise ScenarioError(trainer.lines["module"], "trainer.module", "stands beside target; remove one")
+        line = trainer.lines["module"]
+        trainer.put("target", trainer["module"], line)
+        trainer.put("module", True, line)
+    elif "module" in trainer:
+        raise ScenarioError(trainer.lines["module"], "trainer.module", "must be a module's name; write it as text")
+    elif isinstance(target, str) and re.match(r"-m\s", target):
+        trainer.put("target", target[2:].strip(), line)
+        trainer.put("module", True, line)
+    elif isinstance(target, str):
+        trainer.put("target", _path(target, folder, always=True), line)
+    if isinstance(trainer.get("args"), YamlList):
+        trainer.put("args", _text_items(trainer["args"]), trainer.lines["args"])
+    _rewrite(trainer, "cwd", "cwd", lambda value: _path(value, folder, always=True), "trainer.")
+
+
+def _settle_model(model: YamlMap, folder: Path) -> None:
+    given = [source for source in _MODEL_SOURCES if model.get(source) is not None]
+    if len(given) > 1:
+        problem = f"gives {' and '.join(given)}; keep one of them (name: catalogue, path: folder or hub id)"
+        raise ScenarioError(model.lines[given[1]], f"model.{given[1]}", problem)
+    name = model.get("name")
+    if isinstance(name, str):
+        line = model.lines["name"]
+        if name not in MODELS:
+            problem = (
+                f"the catalogue has no {name!r}; {suggest(name, MODELS)} (a folder or hub id: model: {{path: ...}})"
+            )
+            raise ScenarioError(line, "model.name", problem)
+        shape = YamlMap(line)
+        for field, value in MODELS[name].shape.items():
+            shape.put(field, value, line)
+        model.put("shape", shape, line)
+    # A hub id (`org/name`) cannot be told from a relative folder, so a relative folder starts with a dot.
+    _rewrite(model, "path", "path", lambda value: _path(value, folder, dotted_only=True), "model.")
+
+
+def _path(value: Any, folder: Path, *, always: bool = False, dotted_only: bool = False) -> Any:
+    """An absolute path for a relative one; a bare name (`python3.12`) stays unless `always`."""
+    if not isinstance(value, str) or not value:
+        return value
+    if value.startswith("~"):
+        raise ValueError("`~` is not expanded; write the whole path")
+    if value.startswith("/") or (dotted_only and not value.startswith(".")) or not (always or "/" in value):
+        return value
+    return os.path.normpath(folder / value)
+
+
+def _texts(mapping: YamlMap, prefix: str) -> YamlMap:
+    made = YamlMap(mapping.line)
+    for key, value in mapping.items():
+        line = mapping.lines[key]
+        made.put(key, _text(value, f"{prefix}.{key}", line), line)
+    return made
+
+
+def _text_items(items: YamlList) -> YamlList:
+    made = YamlList(items.line)
+    for value, line in zip(items, items.lines, strict=True):
+        made.append(_text(value, "trainer.args", line))
+        made.lines.append(line)
+    return made
+
+
+def _text(value: Any, key: str, line: int) -> Any:
+    """Text for a whole number; a float or a bool has several spellings, and only its writer knows which is meant."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (bool, float)):
+        raise ScenarioError(line, key, "must be text; put it in quotes, spelled as the program shall see it")
+    return value
+
+
+def set_dotted(scenario: YamlMap, dotted: str, value: Any, line: int) -> YamlMap:
+    """The scenario with one value laid over it at a dotted key.  Raises ScenarioError where the way is blocked."""
+    first, *rest = dotted.split(".")
+    if not rest:
+        made = overlay(scenario, _one(first, lengthen(first, value, line), line))
+        made.line = scenario.line
+        return made
+    nested: Any = value
+    for key in reversed(rest):
+        nested = _one(key, nested, line)
+    below = scenario.get(first)
+    for depth, key in enumerate(rest):
+        if below is not None and not isinstance(below, YamlMap):
+            reached = ".".join([first, *rest[:depth]])
+            problem = f"cannot be set: {reached} is not a mapping here; write {reached} as a mapping"
+            raise ScenarioError(line, dotted, problem)
+        below = below.get(key) if below is not None else None
+    made = overlay(scenario, _one(first, nested, line))
+    made.line = scenario.line
+    return made
