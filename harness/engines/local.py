@@ -1,0 +1,229 @@
+"""The local engine: runs a job on this machine under a supervisor, and leaves nothing of it behind.
+
+`command` and `environment` say what a scenario starts; `LocalJob` starts it, waits and ends it."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness import supervise
+from harness.probe.layout import JobPaths
+from harness.record import write_json
+from harness.scenario import Scenario
+
+JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job
+BUILT_IN = "harness_probe.finetune"  # the target of `trainer: hf`, a module of the staged probe
+
+# Set by a launcher for its own ranks, or by the pytest around us: a job started inside of either is no part of it.
+_LEAKED = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_|NODE_|PMI_)?(RANK|WORLD_SIZE)|PMI_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)|COV_CORE.*|"
+    r"(PYTEST|COVERAGE_PROCESS|TORCHELASTIC|TORCH_ELASTIC|PET|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
+)
+
+_MARGIN_S = 20.0  # beyond the grace: SIGKILL's window, the sampler's end, and a machine that is busy
+_SWEEP_S = 10.0
+
+
+def command(scenario: Scenario, python: str, job: JobPaths) -> list[str]:
+    """The argv of a job: the staged probe with the scenario's target, under torchrun when there are several ranks."""
+    trainer = scenario.trainer
+    if trainer.kind == "hf":
+        target = ["-m", BUILT_IN]
+    else:
+        assert trainer.target is not None  # the scenario's own check
+        target = ["-m", trainer.target] if trainer.module else [trainer.target]
+    probe = [str(job.probe / "__main__.py"), str(job.root), *target, *trainer.args]
+    return [*launcher(python, scenario.world_size), *probe]
+
+
+def launcher(python: str, world_size: int) -> list[str]:
+    """What stands before the program: the interpreter, or its torchrun for several ranks of one node."""
+    if world_size == 1:
+        return [python, "-u"]
+    # --standalone takes a free port.  Without --local-addr the ranks meet at the host's full name; where that cannot be
+    # resolved, they hang.
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    return [*torchrun, "--nproc-per-node", str(world_size)]
+
+
+def environment(
+    scenario: Scenario, base_environ: Mapping[str, str], *, gpus: Sequence[str], cpus: int, job_id: str
+) -> dict[str, str]:
+    """The environment of a job; the scenario's own `env` has the last word, except over the job's id.
+
+    `gpus` are UUIDs: they mean the same whatever CUDA_DEVICE_ORDER says.  `cpus` are all of the job's."""
+    environ = {name: value for name, value in base_environ.items() if not _LEAKED.fullmatch(name)}
+    environ.setdefault("PYTHONFAULTHANDLER", "1")
+    environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one node; by default gloo, too, wants the host's name resolved
+    environ["OMP_NUM_THREADS"] = str(max(1, cpus // scenario.world_size))
+    environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return environ | dict(scenario.env) | {JOB_ID: job_id}
+
+
+class LocalJob:
+    """A running job; leaving the `with` block ends it.  `end.json` is there once `wait` has said that it ended."""
+
+    def __init__(self, job: JobPaths, supervisor: "subprocess.Popen[bytes]", document: Mapping[str, Any]) -> None:
+        self._job, self._supervisor = job, supervisor
+        self._id = str(document["job_id"])
+        self._grace_s = float(document.get("grace_s") or 0)
+        self._started = time.time()
+        self._settled = False
+        try:
+            self._pidfd: int | None = os.pidfd_open(supervisor.pid)
+        except OSError:
+            self._pidfd = None  # a kernel before 5.3: waiting polls
+
+    @classmethod
+    def start(cls, job: JobPaths, environ: Mapping[str, str], lease_fds: Sequence[int] = ()) -> Self:
+        """Start the job that `job.job` (job.json) describes.  The supervisor and the command inherit `lease_fds`.
+
+        Raises OSError or ValueError when job.json cannot be read or the supervisor not be started."""
+        document = json.loads(job.job.read_bytes())
+        job.node().mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = os.open(job.launcher_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", supervise.__file__, str(job.job)],
+                env={**environ, JOB_ID: str(document["job_id"])},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=tuple(lease_fds),
+                start_new_session=True,  # Ctrl-C in the terminal reaches pytest alone, which then ends the job in order
+            )
+        finally:
+            os.close(log)
+        return cls(job, supervisor, document)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self._supervisor.pid
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the job's end; False when it still runs after `timeout_s`.  KeyboardInterrupt passes through."""
+        if not self._ended(timeout_s):
+            return False
+        self._settle()
+        return True
+
+    def stop(self) -> None:
+        """End the job if it runs: in order, at once after a KeyboardInterrupt meanwhile, which is raised at the end."""
+        interrupted: KeyboardInterrupt | None = None
+        patience_s = self._grace_s + _MARGIN_S
+        for _ in range(2):
+            try:
+                if not self._ended(0):
+                    self._supervisor.send_signal(signal.SIGTERM)  # the second one ends the grace
+                    self._ended(patience_s)
+                break
+            except KeyboardInterrupt as error:
+                interrupted, patience_s = error, _MARGIN_S
+        if self._supervisor.poll() is None:
+            self._supervisor.kill()
+        self._settle()
+        if interrupted is not None:
+            raise interrupted
+
+    def _ended(self, timeout_s: float | None) -> bool:
+        if self._pidfd is not None and self._supervisor.returncode is None:
+            # Popen.wait(timeout) polls; this sleeps until the supervisor ends.
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if not poll.poll(None if timeout_s is None else timeout_s * 1000):
+                return False
+        try:
+            self._supervisor.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _settle(self) -> None:
+        """After the supervisor: make sure of the rest, and that there is an end.json."""
+        if self._settled:
+            return
+        code = self._supervisor.wait()
+        if self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        end = _read_end(self._job.end)
+        if end is None or not end.get("clean"):
+            killed, clean = sweep(self._id)
+            if end is None:
+                with contextlib.suppress(OSError):  # a full disk; what is to be said is also in the launcher's log
+                    write_json(self._last_word(code, killed, clean), self._job.end)
+                with contextlib.suppress(OSError):
+                    self._job.end.with_name(self._job.end.name + ".tmp").unlink()  # what the supervisor had reserved
+        self._settled = True
+
+    def _last_word(self, code: int, killed: list[int], clean: bool) -> dict[str, Any]:
+        return {
+            "schema": supervise.SCHEMA,
+            "why": "supervisor_died",
+            "signal": None,
+            "exit_code": None,
+            "started": self._started,
+            "ended": time.time(),
+            "clean": clean,
+            "killed": killed,
+            "error": f"the supervisor ended with {code} and left no end.json; see {self._job.launcher_log().name}",
+            "oom_kill": None,
+        }
+
+
+def sweep(job_id: str, window_s: float = _SWEEP_S) -> tuple[list[int], bool]:
+    """Kill every process that carries the job's id, and all below it, until none is left: (killed, none left).
+
+    For a job whose supervisor is gone.  A process that has cleared its environment and lost its parent is not found."""
+    killed: list[int] = []
+    deadline = time.monotonic() + window_s
+    while True:
+        found = _processes_of(job_id)
+        if not found or time.monotonic() > deadline:
+            return killed, not found
+        for pid in found:
+            if pid not in killed:
+                killed.append(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _processes_of(job_id: str) -> list[int]:
+    mark = f"{JOB_ID}={job_id}".encode()
+    marked = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):  # ended, or another user's
+                if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    marked.append(int(entry))
+    return sorted({*marked, *(pid for parent in marked for pid in supervise.descendants(parent))})
+
+
+def _read_end(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None

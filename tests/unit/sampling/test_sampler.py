@@ -1,0 +1,135 @@
+"""The sampler as the supervisor starts it: by path, beside a process tree."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.engines.local import LocalJob
+from harness.sampling import sampler
+from harness.sampling.sampler import SAMPLE_FIELDS
+from tests.unit.jobs import DEADLINE_S, events, eventually, make_job, processes_naming, read_end
+
+# A root with one child, which has one child that holds 64 MiB, and some work behind it that ended processes did.
+TREE = """
+import os, subprocess, sys, time
+out, command = sys.argv[1], sys.argv[2:]
+subprocess.run([sys.executable, "-S", "-c", "sum(range(6_000_000))"])
+inner = "import sys, time; memory = b'x' * 2**26; open(sys.argv[1] + '/up', 'w').close(); time.sleep(600)"
+outer = "import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', *sys.argv[1:]])"
+child = subprocess.Popen([sys.executable, "-S", "-c", outer, inner, out])
+while not os.path.exists(out + "/up"):
+    time.sleep(0.01)
+beside = subprocess.Popen([*command, "--root-pid", str(os.getpid())])
+with open(out + "/sampler.new", "w") as file:
+    file.write(str(beside.pid))
+os.rename(file.name, out + "/sampler")
+input()
+"""
+
+
+@contextmanager
+def sampled(folder: Path, interval_s: float) -> Iterator["subprocess.Popen[bytes]"]:
+    """A root process that runs a tree and a sampler; killed at the end."""
+    command = sampler.command(folder / "system.jsonl", interval_s)
+    argv = [sys.executable, "-S", "-c", TREE, str(folder), *command]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as root:
+        try:
+            yield root
+        finally:
+            for pid in processes_naming(folder):
+                os.kill(pid, signal.SIGKILL)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "system.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def pid_of_sampler(folder: Path) -> int:
+    return int((folder / "sampler").read_text())
+
+
+def test_samples_of_a_tree(tmp_path: Path) -> None:
+    with sampled(tmp_path, 0.05):
+        eventually(lambda: len(lines(tmp_path)) >= 12)
+        before = len(lines(tmp_path))
+        os.kill(pid_of_sampler(tmp_path), signal.SIGTERM)
+        eventually(lambda: pid_of_sampler(tmp_path) not in processes_naming(tmp_path))
+    samples = lines(tmp_path)
+    assert len(samples) > before  # the last one
+    for sample in samples:
+        assert {key: set(value) for key, value in sample.items() if isinstance(value, dict)} == {
+            group: set(fields) for group, fields in SAMPLE_FIELDS.items()
+        }
+        assert sample["e"] == "sample"
+        assert sample["tree"]["processes"] == 2  # neither the root nor the sampler
+        assert sample["tree"]["rss_bytes"] > 2**26
+        assert sample["tree"]["cpu_s"] > 0.02  # of the child that ended before the sampler came
+        assert sample["host"]["memory_total_bytes"] >= sample["host"]["memory_available_bytes"] > 0
+        assert sample["sampler"]["poll_s"] > 0
+    assert [sample["tree"]["pss_bytes"] is None for sample in samples[:6]] == [False, True, True, True, True, False]
+    assert samples[-1]["tree"]["pss_bytes"] > 2**26
+    assert samples[0]["host"]["cpu_percent"] is None
+    assert all(0 <= sample["host"]["cpu_percent"] <= 100 for sample in samples[1:] if sample["host"]["cpu_percent"])
+    used = [sample["tree"]["cpu_s"] for sample in samples]
+    assert used == sorted(used)
+
+
+def test_the_tree_may_end_before_the_sampler(tmp_path: Path) -> None:
+    with sampled(tmp_path, 0.05) as root:
+        eventually(lambda: lines(tmp_path) and (tmp_path / "sampler").exists())
+        for pid in processes_naming(tmp_path):
+            if pid not in (root.pid, pid_of_sampler(tmp_path)):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: lines(tmp_path)[-1]["tree"]["rss_bytes"] == 0)
+        used = [sample["tree"]["cpu_s"] for sample in lines(tmp_path)]
+        assert used == sorted(used)
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    with sampled(tmp_path, 0.05) as root:
+        eventually(lambda: lines(tmp_path) and (tmp_path / "sampler").exists())
+        root.kill()
+        eventually(lambda: pid_of_sampler(tmp_path) not in processes_naming(tmp_path))
+
+
+@pytest.mark.parametrize("option", ["-I", "-IS"])
+def test_it_starts_by_path_without_an_installation_and_without_heavy_imports(tmp_path: Path, option: str) -> None:
+    script = Path(sampler.__file__).with_name("__main__.py")
+    out = tmp_path / "system.jsonl"
+    argv = [sys.executable, option, "-X", "importtime", str(script), "--out", str(out), "--root-pid", "1"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        eventually(lambda: lines(tmp_path))
+        process.terminate()
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in said.decode().splitlines()}
+    assert "harness" in imported
+    assert not imported & {"pydantic", "pytest", "torch", "psutil", "pynvml", "yaml", "subprocess", "asyncio"}
+
+
+def test_a_supervised_job_is_sampled_to_its_last_cpu_second(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    ended = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {burn!r}])",
+    ]
+    job = make_job(tmp_path / "job", ended, sampler=sampler.command(tmp_path / "system.jsonl", 600))
+    with LocalJob.start(job, os.environ) as running:
+        assert running.wait(DEADLINE_S)
+    assert read_end(job)["exit_code"] == 0
+    last = lines(tmp_path)[-1]
+    assert last["tree"]["processes"] == 0  # it goes after the command
+    assert last["tree"]["cpu_s"] >= 0.45
+    assert [event["exit_code"] for event in events(job) if event["e"] == "sampler_ended"] == [0]

@@ -1,0 +1,338 @@
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import supervise
+from harness.probe.layout import JobPaths
+from tests.unit.jobs import DEADLINE_S, END_KEYS, events, eventually, make_job, processes_naming, read_end, stubborn
+
+
+@contextmanager
+def supervised(job: JobPaths, pass_fds: tuple[int, ...] = ()) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", supervise.__file__, str(job.job)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(job: JobPaths) -> int:
+    with supervised(job) as process:
+        return process.wait(DEADLINE_S)
+
+
+def when_ready(job: JobPaths) -> None:
+    eventually((job.root / "ready").exists)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "exit_code"),
+    [
+        pytest.param(["true"], 0, 0, id="success"),
+        pytest.param(["sh", "-c", "exit 7"], 7, 7, id="failure"),
+        pytest.param(["sh", "-c", "kill -SEGV $$"], 139, -11, id="signal"),
+    ],
+)
+def test_the_exit_code_of_the_command_is_passed_on(
+    tmp_path: Path, command: list[str], code: int, exit_code: int
+) -> None:
+    job = make_job(tmp_path, command)
+    assert run(job) == code
+    end = read_end(job)
+    assert (end["why"], end["exit_code"], end["clean"], end["killed"]) == ("exit", exit_code, True, [])
+    assert end["started"] <= end["ended"]
+    assert not list(tmp_path.glob("end.json.*"))
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_nothing_outlives_a_command_that_ends(tmp_path: Path, code: int) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path, code))
+    assert run(job) == code
+    assert processes_naming(tmp_path) == []
+    end = read_end(job)
+    assert (end["why"], end["exit_code"], end["clean"], end["signal"]) == ("exit", code, True, None)
+    killed = [event["pid"] for event in events(job) if event["e"] == "killed"]
+    assert killed == end["killed"]
+    assert len(killed) >= 3
+
+
+def test_the_time_limit_ends_everything(tmp_path: Path) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path), time_limit_s=1.0)
+    assert run(job) == 124
+    assert processes_naming(tmp_path) == []
+    end = read_end(job)
+    assert (end["why"], end["exit_code"], end["clean"]) == ("time_limit", -signal.SIGTERM, True)
+    assert [event["seconds"] for event in events(job) if event["e"] == "time_limit"] == [1.0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path))
+    with supervised(job) as process:
+        when_ready(job)
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == 128 + number
+    assert processes_naming(tmp_path) == []
+    end = read_end(job)
+    assert (end["why"], end["signal"], end["clean"]) == ("signal", number.name, True)
+
+
+def test_a_second_signal_ends_the_grace(tmp_path: Path) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path), grace_s=3600)
+    with supervised(job) as process:
+        when_ready(job)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: any(event["e"] == "ending" for event in events(job)))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+    assert processes_naming(tmp_path) == []
+    assert [event["name"] for event in events(job) if event["e"] == "signal"] == ["SIGINT", "SIGINT"]
+
+
+def test_the_end_of_stdin_means_that_the_harness_died(tmp_path: Path) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path))
+    with supervised(job) as process:
+        when_ready(job)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 143
+    assert processes_naming(tmp_path) == []
+    assert read_end(job)["why"] == "parent_died"
+
+
+def test_the_parents_death_counts_also_while_a_fork_of_it_holds_the_pipe(tmp_path: Path) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path))
+    read, write = os.pipe()
+    starter = "import subprocess, sys; subprocess.Popen(sys.argv[2:], stdin=int(sys.argv[1])); input()"
+    argv = [sys.executable, "-c", starter, str(read), sys.executable, "-I", "-S", supervise.__file__, str(job.job)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(read,)) as parent:
+        when_ready(job)
+        parent.kill()
+    eventually(lambda: processes_naming(tmp_path) == [])
+    assert read_end(job)["why"] == "parent_died"
+    os.close(read)
+    os.close(write)
+
+
+def test_the_command_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ["sleep", f"600.{os.getpid()}"])
+    with supervised(job) as process:
+        eventually(lambda: processes_naming(f"600.{os.getpid()}"))
+        process.kill()
+    eventually(lambda: not processes_naming(f"600.{os.getpid()}"))
+    assert not job.end.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "code", "text"),
+    [
+        pytest.param(["/no/such/program"], None, 127, "/no/such/program", id="not-found"),
+        pytest.param(["/etc"], None, 126, "PermissionError", id="not-executable"),
+        pytest.param(["true"], "/no/such/folder", 127, "/no/such/folder", id="no-cwd"),
+        pytest.param([], None, 126, "Error", id="empty"),
+    ],
+)
+def test_a_command_that_cannot_start(tmp_path: Path, command: list[str], cwd: str | None, code: int, text: str) -> None:
+    job = make_job(tmp_path, command, cwd=cwd)
+    assert run(job) == code
+    end = read_end(job)
+    assert (end["why"], end["exit_code"], end["clean"]) == ("start_failed", None, True)
+    assert text in end["error"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": 1}'])
+def test_an_unusable_job_file(tmp_path: Path, text: str) -> None:
+    job = JobPaths(tmp_path)
+    job.job.write_text(text)
+    with supervised(job) as process:
+        assert process.wait(DEADLINE_S) == 2
+        assert process.stderr is not None
+        assert b"cannot use job.json" in process.stderr.read()
+
+
+def test_a_lost_folder_costs_neither_the_exit_code_nor_the_last_word(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", ["sh", "-c", f"rm -r '{tmp_path}/job'; exit 5"])
+    with supervised(job) as process:
+        assert process.wait(DEADLINE_S) == 5
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert b"cannot write" in said
+    assert b'"exit_code": 5' in said
+
+
+def test_what_the_command_gets(tmp_path: Path) -> None:
+    (tmp_path / "cwd").mkdir()
+    told = "import os, signal, sys; print(os.getcwd(), [n for n in range(99) if os.path.exists(f'/proc/self/fd/{n}')], "
+    told += "os.readlink('/proc/self/fd/0'), os.getsid(0) == os.getpid(), signal.getsignal(signal.SIGINT).__name__)"
+    job = make_job(tmp_path, [sys.executable, "-c", told], cwd=str(tmp_path / "cwd"))
+    lease = os.open(tmp_path, os.O_RDONLY)
+    with supervised(job, pass_fds=(lease,)) as process:
+        assert process.wait(DEADLINE_S) == 0
+    os.close(lease)
+    expected = f"{tmp_path}/cwd {[0, 1, 2, lease]} /dev/null True default_int_handler\n"
+    assert job.launcher_log().read_text() == expected
+
+
+SAMPLER = """
+import os, pathlib, signal, sys, time
+root, out = sys.argv[sys.argv.index("--root-pid") + 1], pathlib.Path(sys.argv[1])
+lease = [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and os.path.isdir(f"/proc/self/fd/{fd}/x")]
+open(out / "sampler", "w").write(f"{root == str(os.getppid())} {lease}")
+def last(*_):
+    open(out / "last", "w").write(str((out / "command_ran").exists()))
+    sys.exit(3)
+if sys.argv[2] == "good":
+    signal.signal(signal.SIGTERM, last)
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(out / "up", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("manner", ["good", pytest.param("bad", marks=pytest.mark.slow)])
+def test_the_sampler_frames_the_command_and_is_no_leftover(tmp_path: Path, manner: str) -> None:
+    wait = f"while [ ! -e {tmp_path}/up ]; do sleep 0.02; done; touch {tmp_path}/command_ran"
+    sampler = [sys.executable, "-c", SAMPLER, str(tmp_path), manner]
+    (tmp_path / "x").mkdir()
+    job = make_job(tmp_path, ["sh", "-c", wait], sampler=sampler)
+    lease = os.open(tmp_path, os.O_RDONLY)
+    with supervised(job, pass_fds=(lease,)) as process:
+        assert process.wait(DEADLINE_S) == 0
+    os.close(lease)
+    assert (tmp_path / "sampler").read_text() == "True []"
+    names = [event["e"] for event in events(job)]
+    expected = ["start", "sampler_started", "command_started", "command_ended", "ending", "sampler_ended", "end"]
+    assert names == expected
+    ended = next(event["exit_code"] for event in events(job) if event["e"] == "sampler_ended")
+    if manner == "good":
+        assert (ended, (tmp_path / "last").read_text()) == (3, "True")
+    else:
+        assert ended == -signal.SIGKILL
+    assert read_end(job)["killed"] == []
+    assert processes_naming(tmp_path) == []
+
+
+def test_a_sampler_that_cannot_start_costs_nothing(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ["true"], sampler=["/no/such/sampler"])
+    assert run(job) == 0
+    assert {"sampler_ended"} < {event["e"] for event in events(job)}
+
+
+def test_the_journal_holds_what_its_table_says(tmp_path: Path) -> None:
+    job = make_job(tmp_path, stubborn(tmp_path), time_limit_s=0.5, sampler=["sleep", "600"])
+    assert run(job) == 124
+    for event in events(job):
+        assert set(event) - {"t", "m", "e"} == set(supervise.SUPERVISOR_EVENTS[event["e"]])
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mount", "file", "text", "kills"),
+    [
+        pytest.param("0::/job", "/ {0} rw - cgroup2 none rw", "job/memory.events", "oom 1\noom_kill 3", 3, id="v2"),
+        pytest.param("0::/", "/ {0} rw - cgroup2 none rw", "memory.events", "oom_kill 2", 2, id="v2-own-namespace"),
+        pytest.param("0::/", "/ {0} rw - cgroup2 none rw", "cpu.max", "max 100000", None, id="v2-root"),
+        pytest.param(
+            "0::/../other", "/ {0} rw - cgroup2 none rw", "memory.events", "oom_kill 2", 2, id="v2-outside-of-the-mount"
+        ),
+        pytest.param(
+            "4:memory:/a/b\n0::/",
+            "/a {0} rw - cgroup none rw,memory",
+            "b/memory.oom_control",
+            "under_oom 0\noom_kill 5",
+            5,
+            id="v1-part-of-the-tree",
+        ),
+        pytest.param(
+            "4:memory:/a", "/ {0} rw - cgroup none rw,cpu", "a/memory.oom_control", "oom_kill 5", None, id="other"
+        ),
+    ],
+)
+def test_processes_killed_for_memory_are_counted(
+    tmp_path: Path, cgroup: str, mount: str, file: str, text: str, kills: int | None
+) -> None:
+    proc, tree = tmp_path / "proc", tmp_path / "cgroup tree"
+    proc.mkdir()
+    (tree / file).parent.mkdir(parents=True)
+    (tree / file).write_text(f"{text}\n")
+    (proc / "cgroup").write_text(f"{cgroup}\n")
+    (proc / "mountinfo").write_text("31 23 0:28 " + mount.format(str(tree).replace(" ", r"\040")) + "\n")
+    assert supervise.oom_kills(str(proc)) == kills
+
+
+def test_no_cgroups_no_count(tmp_path: Path) -> None:
+    assert supervise.oom_kills(str(tmp_path)) is None
+
+
+def test_the_end_file_holds_what_the_contract_says(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ["true"])
+    run(job)
+    assert set(read_end(job)) == set(END_KEYS)
+    assert stat.S_IMODE(job.end.stat().st_mode) == 0o600
+
+
+def test_processes_that_come_back_when_asked_to_go(tmp_path: Path) -> None:
+    """On SIGTERM each leaves a copy of itself in another session: one look at /proc never sees the last one."""
+    code = """
+import os, signal, sys, time
+def again(*_):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+signal.signal(signal.SIGTERM, again)
+open(sys.argv[1] + "/ready", "w").close()
+while True:
+    time.sleep(600)
+"""
+    job = make_job(tmp_path, [sys.executable, "-S", "-c", code, str(tmp_path)])
+    with supervised(job) as process:
+        when_ready(job)
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 143
+    assert processes_naming(tmp_path) == []
+    assert read_end(job)["clean"]
+
+
+def test_a_stopped_process_ends(tmp_path: Path) -> None:
+    code = "import os, sys, time; open(sys.argv[1] + '/ready', 'w').close(); os.kill(os.getpid(), 19); time.sleep(600)"
+    job = make_job(tmp_path, [sys.executable, "-S", "-c", code, str(tmp_path)], grace_s=DEADLINE_S)
+    with supervised(job) as process:
+        when_ready(job)
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 143
+    assert read_end(job)["killed"] == []
+
+
+def test_descendants_are_the_living_ones(tmp_path: Path) -> None:
+    table = [
+        (10, 1, "S", 1),
+        (11, 10, "S (x) R 1", 1),
+        (12, 11, "S", 1),
+        (13, 10, "Z", 1),
+        (14, 10, "Z", 3),
+        (15, 12, "S", 1),
+    ]
+    for pid, parent, state, threads in table:
+        (tmp_path / str(pid)).mkdir()
+        name, state = ("a) Z 9 (b", "S") if len(state) > 1 else ("a", state)
+        fields = " ".join([str(parent), *["0"] * 15, str(threads), "0"])
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {fields}\n")
+    (tmp_path / "16").mkdir()  # ended between listing and reading
+    (tmp_path / "version").touch()
+    assert sorted(supervise.descendants(10, proc=str(tmp_path))) == [11, 12, 14, 15]
+    assert sorted(supervise.descendants(10, without=12, proc=str(tmp_path))) == [11, 14]
+    assert supervise.descendants(99, proc=str(tmp_path)) == []
