@@ -1,7 +1,7 @@
 """The record: the JSON result of a case, its schema, and reading and writing it.
 
-Units stand in the names: `_s` seconds, `_bytes` bytes, `_per_s` per second.  A figure that is not known is null, never 0, and
-`Measurements.reasons` says why."""
+Units stand in the names: `_s` seconds, `_bytes` bytes, `_per_s` per second.  A figure that is not known is null, never
+0, and `Measurements.reasons` says why."""
 
 import json
 import os
@@ -89,7 +89,7 @@ class Segment(Frozen):
 
 
 class Measurements(Frozen):
-    """What was measured.  All figures are over the steps after the first `first_cut` of the last segment, unless they say else."""
+    """What was measured: over the steps of the last segment after its first `first_cut`, unless a field says else."""
 
     ranks: int
     device: Literal["cuda", "cpu"] | None

@@ -1,0 +1,231 @@
+"""Verdicts from hand-made evidence: the first cause of all ranks, or nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.classify.evidence import RANK_EXIT, JobEvidence
+from harness.classify.verdict import judge
+from harness.journal import RankJournal
+from harness.record import Kind
+from tests.unit.journals import T0, error, event, rank, step
+
+OOM = (
+    "CUDA out of memory. Tried to allocate 2.15 GiB. GPU 1 has a total capacity of 79.25 GiB of which 1.03 GiB is "
+    "free. Including non-PyTorch memory, this process has 78.20 GiB memory in use."
+)
+PEER = "[gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:5029"
+FINE = {"why": "exit", "exit_code": 0, "ended": T0 + 99}
+BAD = {"why": "exit", "exit_code": 1, "ended": T0 + 99}
+
+
+def evidence(end: dict[str, Any] | None, *ranks: RankJournal, **fields: Any) -> JobEvidence:
+    return JobEvidence(end=end, ranks=ranks, world_size=max(len(ranks), 1), **fields)
+
+
+def test_success() -> None:
+    verdict = judge(evidence(FINE, rank(0, step(1), event("end", exit_code=0))))
+    assert (verdict.kind, verdict.reason) == (Kind.NONE, "")
+
+
+def test_exit_0_without_a_step_is_no_success() -> None:
+    assert judge(evidence(FINE, rank(0, event("end", exit_code=0, steps=0)))).kind is Kind.NO_TRAINING
+    assert judge(evidence(FINE)).kind is Kind.NO_TRAINING
+
+
+def test_a_program_that_is_said_to_take_no_steps() -> None:
+    assert judge(evidence(FINE, rank(0), expects_steps=False)).kind is Kind.NONE
+
+
+def test_steps_that_the_optimizer_hook_saw_count() -> None:
+    assert judge(evidence(FINE, rank(0, event("end", exit_code=0, steps=8, seen_by="optimizer")))).kind is Kind.NONE
+
+
+def test_the_oom_of_one_rank_behind_the_errors_of_the_others() -> None:
+    peer = error("RuntimeError", PEER, t=10)
+    oom = error("torch.OutOfMemoryError", OOM, t=11, bases=["RuntimeError", "Exception"], part="backward")
+    verdict = judge(evidence(BAD, rank(0, error=peer), rank(1, error=oom)))
+    assert (verdict.kind, verdict.rank, verdict.step, verdict.part) == (Kind.GPU_OOM, 1, 3, "backward")
+    assert verdict.reason == "rank 1 asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 3, backward"
+    assert verdict.transient is False
+    assert verdict.evidence[0].file == "rank-1/error.json"
+
+
+@pytest.mark.parametrize(
+    "type_name, message, told",
+    [
+        pytest.param(
+            "RuntimeError",
+            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 GiB already "
+            "allocated; 12.19 MiB free; 22.00 GiB reserved in total by PyTorch)",
+            "asked for 20.00 MiB, 12.19 MiB of 23.69 GiB free",
+            id="torch-1.12",
+        ),
+        pytest.param(
+            "torch.cuda.OutOfMemoryError",
+            "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 10.00 GiB of which 4.00 MiB "
+            "is free.",
+            "asked for 1.00 GiB, 4.00 MiB of 10.00 GiB free",
+            id="torch-2.1",
+        ),
+        pytest.param(
+            "torch.AcceleratorError",
+            "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'",
+            None,
+            id="torch-2.9",
+        ),
+        pytest.param(
+            "RuntimeError",
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            None,
+            id="cublas",
+        ),
+        pytest.param("RuntimeError", "HIP out of memory. Tried to allocate 3.00 GiB.", "asked for 3.00 GiB", id="rocm"),
+    ],
+)
+def test_device_memory_by_every_spelling(type_name: str, message: str, told: str | None) -> None:
+    verdict = judge(evidence(BAD, rank(0, error=error(type_name, message, bases=["RuntimeError"]))))
+    assert verdict.kind is Kind.GPU_OOM
+    if told:
+        assert told in verdict.reason
+
+
+def test_a_garbage_size_is_no_need_for_memory() -> None:
+    bogus = error("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate more than 1EB memory.")
+    assert judge(evidence(BAD, rank(0, error=bogus))).kind is Kind.NCCL
+
+
+@pytest.mark.parametrize(
+    "type_name, message, kind",
+    [
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error in: ProcessGroupNCCL.cpp:2395, unhandled system error",
+            Kind.NCCL,
+        ),
+        ("RuntimeError", "[gloo] Timed out waiting 5000ms for recv operation to complete", Kind.NCCL),
+        ("MemoryError", "", Kind.HOST_OOM),
+        ("builtins.TypeError", "got an unexpected keyword argument 'evaluation_strategy'", Kind.USER_ERROR),
+        ("ModuleNotFoundError", "No module named 'flash_attn'", Kind.USER_ERROR),
+        ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", Kind.USER_ERROR),
+        ("RuntimeError", "boom", Kind.UNKNOWN),
+        (
+            "huggingface_hub.errors.LocalEntryNotFoundError",
+            "an error happened while trying to locate the file",
+            Kind.UNKNOWN,
+        ),
+    ],
+)
+def test_kind_by_exception(type_name: str, message: str, kind: Kind) -> None:
+    bases = {
+        "ModuleNotFoundError": ["ImportError"],
+        "huggingface_hub.errors.LocalEntryNotFoundError": ["FileNotFoundError"],
+    }
+    verdict = judge(evidence(BAD, rank(0, error=error(type_name, message, bases=bases.get(type_name, [])))))
+    assert verdict.kind is kind
+
+
+def test_the_cause_of_a_wrapped_exception() -> None:
+    wrapped = error("ValueError", "training failed", chain=[{"type": "torch.OutOfMemoryError", "message": OOM}])
+    assert judge(evidence(BAD, rank(0, error=wrapped))).kind is Kind.GPU_OOM
+
+
+def test_a_lost_peer_with_no_better_cause_names_no_root_rank() -> None:
+    verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", PEER)), rank(1)))
+    assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.NCCL, None, True)
+    assert verdict.reason.startswith("rank 0, step 3: RuntimeError")
+
+
+def test_the_first_of_two_causes_in_time() -> None:
+    late = error("TypeError", "late", t=20)
+    early = error("torch.OutOfMemoryError", OOM, t=19)
+    assert judge(evidence(BAD, rank(0, error=late), rank(1, error=early))).kind is Kind.GPU_OOM
+
+
+def test_the_silent_rank_is_the_one_that_was_killed() -> None:
+    silent = evidence(BAD, rank(0, error=error("RuntimeError", PEER)), rank(1, step(1)), rank_exits={0: -15, 1: -9})
+    verdict = judge(silent)
+    assert (verdict.kind, verdict.rank, verdict.step) == (Kind.KILLED, 1, 2)
+    assert judge(replace(silent, rank_exits={0: -15, 1: -11})).kind is Kind.CRASH
+
+
+def test_killed_for_memory_only_where_the_counter_says_so() -> None:
+    killed = {"why": "exit", "exit_code": -9, "ended": T0}
+    assert judge(evidence(killed | {"oom_kill": 0}, rank(0))).kind is Kind.KILLED
+    assert judge(evidence(killed | {"oom_kill": 1}, rank(0))).kind is Kind.HOST_OOM
+
+
+def test_an_exception_caught_for_good_is_no_verdict() -> None:
+    caught = error("torch.OutOfMemoryError", OOM, t=2)
+    after = rank(0, step(1), caught, step(3))
+    verdict = judge(evidence(BAD, after))
+    assert verdict.kind is Kind.UNKNOWN
+
+
+def test_an_exception_that_left_no_error_file() -> None:
+    lost = rank(0, step(1), error("torch.OutOfMemoryError", OOM, t=2))
+    verdict = judge(evidence(BAD, lost))
+    assert verdict.kind is Kind.GPU_OOM
+    assert (verdict.evidence[0].file, verdict.evidence[0].line) == ("rank-0/events.jsonl", 2)
+
+
+def test_time_limit_says_where_it_struck() -> None:
+    end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}
+    journal = rank(0, event("phase", name="steady"), *[step(n) for n in range(1, 12)])
+    verdict = judge(evidence(end, journal, time_limit_s=60.0, ending_t=T0 + 50))
+    assert (verdict.kind, verdict.step, verdict.phase) == (Kind.TIMEOUT, 12, "steady")
+    assert verdict.reason == "time limit of 60 s reached, step 12, steady"
+
+
+def test_an_error_before_the_time_limit_is_the_cause_of_the_hang() -> None:
+    end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}
+    before = evidence(end, rank(0), rank(1, error=error("torch.OutOfMemoryError", OOM, t=30)), ending_t=T0 + 50)
+    assert judge(before).kind is Kind.GPU_OOM
+    assert judge(replace(before, ending_t=T0 + 20)).kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "end, told",
+    [
+        ({"why": "signal", "signal": "SIGINT", "exit_code": -2}, "SIGINT"),
+        ({"why": "parent_died", "exit_code": -15}, "the harness died"),
+        ({"why": "supervisor_died", "exit_code": None}, "the supervisor was killed"),
+        (None, "no last word"),
+    ],
+)
+def test_ended_from_outside(end: dict[str, Any] | None, told: str) -> None:
+    verdict = judge(evidence(end, rank(0, step(1))))
+    assert verdict.kind is Kind.KILLED
+    assert told in verdict.reason
+
+
+def test_start_failed() -> None:
+    verdict = judge(evidence({"why": "start_failed", "error": "no such file: python9", "exit_code": None}))
+    assert verdict.kind is Kind.USER_ERROR
+    assert "python9" in verdict.reason
+
+
+def test_usage_error_by_exit_code() -> None:
+    tails = {"rank-0/stderr.log": "usage: train.py\ntrain.py: error: argument --lr: invalid float value: 'x'\n"}
+    verdict = judge(evidence({"why": "exit", "exit_code": 2}, rank(0), tails=tails))
+    assert verdict.kind is Kind.USER_ERROR
+    assert "invalid float value" in verdict.reason
+
+
+def test_nothing_to_go_on_is_unknown() -> None:
+    assert judge(evidence(BAD, rank(0, step(1)))).kind is Kind.UNKNOWN
+
+
+def test_a_reason_is_one_line() -> None:
+    verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", "a\nb\r\n" + "c" * 9999))))
+    assert "\n" not in verdict.reason
+    assert len(verdict.reason) <= 400
+
+
+def test_rank_exits_of_the_launcher() -> None:
+    text = (
+        "  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 20984)  (SIGTERM)\n  error_file: <N/A>\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 20985)  (SIGKILL)\n"
+    )
+    assert RANK_EXIT.findall(text) == [("0", "-15"), ("1", "-9")]

@@ -1,0 +1,88 @@
+"""Journals are read whole or torn, and an event of tomorrow is no error today."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from harness.journal import last_event, read_document, read_events, read_ranks
+from harness.probe.journal import Journal
+from harness.probe.layout import JobPaths
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "rank-0" / "events.jsonl")
+    journal.write("phase", name="import")
+    journal.write("step", step=1, seconds=0.5)
+    journal.close()
+    events = [event for _, event in read_events(tmp_path / "rank-0" / "events.jsonl")]
+    assert [event["e"] for event in events] == ["phase", "step"]
+    assert events[1]["seconds"] == 0.5
+    assert events[0]["m"] <= events[1]["m"]
+
+
+def test_a_journal_is_private(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.close()
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.close()
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), ([math.nan, 1.0], ["NaN", 1.0])],
+)
+def test_numbers_that_json_lacks_become_text(tmp_path: Path, value: object, text: object) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.write("log", logs={"loss": value})
+    journal.close()
+    line = (tmp_path / "events.jsonl").read_text()
+    assert json.loads(line, parse_constant=lambda name: pytest.fail(f"not strict JSON: {name}"))["logs"]["loss"] == text
+
+
+@pytest.mark.parametrize(
+    "content, kinds",
+    [
+        pytest.param(b"", [], id="empty"),
+        pytest.param(b'{"e":"a"}\n{"e":"b', ["a"], id="torn last line"),
+        pytest.param(b'{"e":"a"}\n\x00\x00\n{"e":"b"}\n', ["a", "b"], id="a hole after a power loss"),
+        pytest.param(b'{"e":"a"}\n[1]\n{"x":1}\n', ["a"], id="JSON that is no event"),
+        pytest.param(b'{"e":"a"}\n{"e":"tomorrow","x":1}\n', ["a", "tomorrow"], id="unknown event"),
+    ],
+)
+def test_what_cannot_be_read_is_left_out(tmp_path: Path, content: bytes, kinds: list[str]) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(content)
+    assert [event["e"] for _, event in read_events(path)] == kinds
+    last = last_event(path)
+    assert (last["e"] if last else None) == (kinds[-1] if kinds else None)
+
+
+def test_a_missing_journal_is_an_empty_one(tmp_path: Path) -> None:
+    assert list(read_events(tmp_path / "none")) == []
+    assert last_event(tmp_path / "none") is None
+
+
+def test_the_last_event_of_a_long_journal(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f'{{"e":"step","step":{n}}}\n' for n in range(5000)))
+    assert last_event(path, block_bytes=100) == {"e": "step", "step": 4999}
+
+
+def test_ranks_are_read_in_order(tmp_path: Path) -> None:
+    for rank in (10, 2, 0):
+        Journal(JobPaths(tmp_path).events(rank)).close()
+    (tmp_path / "rank-x").mkdir()
+    assert [journal.rank for journal in read_ranks(JobPaths(tmp_path))] == [0, 2, 10]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"cut'])
+def test_a_document_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "end.json").write_text(text)
+    assert read_document(tmp_path / "end.json") is None

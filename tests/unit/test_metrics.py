@@ -1,0 +1,135 @@
+"""Figures from hand-made journals, worked out by hand."""
+
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from harness import metrics
+from harness.journal import Event, RankJournal
+from harness.record import Measurements
+from tests.unit.journals import T0, event, rank, step, tokens
+
+
+def measure(*ranks: RankJournal, samples: list[Event] | None = None) -> Measurements:
+    measured = metrics.measure(ranks, samples or [], T0 + 100)
+    assert measured is not None
+    return measured
+
+
+def steady(count: int, seconds: float = 0.1, padded: int = 128) -> list[Event]:
+    return list(chain.from_iterable((step(n, seconds), tokens(n, padded)) for n in range(1, count + 1)))
+
+
+@pytest.mark.parametrize("steps, cut", [(0, 0), (1, 0), (2, 1), (4, 2), (6, 3), (20, 3), (30, 3), (31, 4), (100, 10)])
+def test_first_cut(steps: int, cut: int) -> None:
+    assert metrics.first_cut(steps) == cut
+
+
+def test_no_journal_no_figures() -> None:
+    assert metrics.measure([], [], None) is None
+
+
+def test_the_first_steps_do_not_count() -> None:
+    slow_start = [step(1, 9.0), tokens(1), *steady(20)[2:]]
+    measured = measure(rank(0, *slow_start))
+    assert (measured.steps_seen, measured.first_cut, measured.steps_measured) == (20, 3, 17)
+    assert measured.step_time_median_s == pytest.approx(0.1)
+    assert measured.window_s == pytest.approx(1.7)
+    assert measured.non_pad_tokens_per_s == pytest.approx(1280)
+
+
+def test_ranks_add_up_and_a_device_gets_its_share() -> None:
+    measured = measure(rank(0, *steady(20)), rank(1, *steady(20, padded=64)))
+    assert measured.non_pad_tokens_per_s == pytest.approx((128 + 64) / 0.1)
+    assert measured.non_pad_tokens_per_s_per_device == pytest.approx((128 + 64) / 0.2)
+    assert measured.tokens == {"padded": 3840, "non_pad": 3840, "trainable": 3840, "samples": 80}
+
+
+def test_the_slowest_rank_sets_the_time() -> None:
+    measured = measure(rank(0, *steady(20)), rank(1, *steady(20, seconds=0.2)))
+    assert measured.window_s == pytest.approx(3.4)
+    assert measured.non_pad_tokens_per_s == pytest.approx(2 * 128 * 17 / 3.4)
+
+
+def test_rate_is_a_ratio_of_sums_and_no_mean_of_ratios() -> None:
+    uneven = list(chain.from_iterable((step(n, 0.1 if n % 2 else 0.3), tokens(n, 100)) for n in range(1, 21)))
+    measured = measure(rank(0, *uneven))
+    seconds = sum(0.1 if n % 2 else 0.3 for n in range(4, 21))
+    assert measured.padded_tokens_per_s == pytest.approx(1700 / seconds)
+
+
+def test_time_for_saving_is_taken_out() -> None:
+    events = steady(20)
+    events[20] = step(11, 5.1, overhead_seconds=5.0, overhead=["save"])
+    assert measure(rank(0, *events)).window_s == pytest.approx(1.7)
+
+
+def test_the_gpu_clock_is_preferred() -> None:
+    events = [step(n, 0.1, device_seconds=0.09) for n in range(1, 21)]
+    assert measure(rank(0, *events)).step_time_median_s == pytest.approx(0.09)
+
+
+def test_unknown_tokens_are_null_and_say_why() -> None:
+    events = list(chain.from_iterable((step(n), tokens(n, None, reason="no input_ids")) for n in range(1, 21)))
+    measured = measure(rank(0, *events))
+    assert measured.non_pad_tokens_per_s is None
+    assert measured.reasons["non_pad_tokens_per_s"] == "rank 0: no input_ids"
+    assert measured.samples_per_s == pytest.approx(20)
+
+
+def test_a_step_without_a_count_is_not_a_count_of_zero() -> None:
+    measured = measure(rank(0, *[step(n) for n in range(1, 21)]))
+    assert measured.padded_tokens_per_s is None
+    assert "padded_tokens_per_s" in measured.reasons
+
+
+def test_only_the_last_segment_is_measured() -> None:
+    first = [step(n, 1.0) for n in range(1, 11)]
+    second = [step(n, 0.1, segment=1) for n in range(1, 11)]
+    segments = [
+        event("segment", segment=0, step=0, max_steps=10, batch_asked=8, batch_ran=8, accumulation=1),
+        event("segment", segment=0, step=0, max_steps=10, batch_asked=8, batch_ran=4, accumulation=1),
+        event("segment", segment=1, step=0, max_steps=10, batch_asked=4, batch_ran=4, accumulation=2),
+    ]
+    measured = measure(rank(0, *segments, *first, *second))
+    assert measured.step_time_median_s == pytest.approx(0.1)
+    assert [(s.steps, s.batch_asked, s.batch_ran) for s in measured.segments] == [(10, 8, 4), (10, 4, 4)]
+
+
+def test_a_step_run_again_after_a_restart_counts_once() -> None:
+    events = [step(n, 1.0) for n in range(1, 4)] + steady(20)
+    assert measure(rank(0, *events)).steps_measured == 17
+
+
+def test_phases_reach_from_the_process_to_its_end() -> None:
+    journal = rank(
+        0,
+        event("start", 2.0, process_started=T0 + 1.0),
+        event("phase", 2.0, name="import"),
+        event("phase", 5.0, name="steady"),
+        event("phase", 9.0, name="teardown"),
+        event("end", 10.0, exit_code=0),
+    )
+    assert metrics.phases(journal, None) == {"import": 4.0, "steady": 4.0, "teardown": 1.0}
+
+
+def test_a_killed_rank_phase_ends_with_the_job() -> None:
+    assert metrics.phases(rank(0, event("phase", 2.0, name="steady")), T0 + 7.0) == {"steady": 5.0}
+
+
+def test_peaks_are_the_largest_of_all_ranks_and_samples() -> None:
+    memory: dict[str, Any] = {"allocated_peak_bytes": 5, "reserved_peak_bytes": 7, "reason": None}
+    small: dict[str, Any] = {"allocated_peak_bytes": 3, "reserved_peak_bytes": 9, "reason": None}
+    samples = [event("sample", n, tree={"rss_bytes": n * 10, "pss_bytes": n if n % 2 else None}) for n in range(5)]
+    measured = measure(rank(0, event("memory", **memory)), rank(1, event("memory", **small)), samples=samples)
+    assert (measured.peak_allocated_bytes, measured.peak_reserved_bytes) == (5, 9)
+    assert (measured.host_peak_rss_bytes, measured.host_peak_pss_bytes) == (40, 3)
+
+
+def test_a_rank_that_never_stepped_has_reasons_for_every_null() -> None:
+    measured = measure(rank(0, event("start", process_started=None)))
+    nulls = {name for name, value in measured.model_dump().items() if value is None}
+    explained = {"step_time_median_s", "non_pad_tokens_per_s", "samples_per_s", "peak_allocated_bytes", "loss_first"}
+    assert explained <= nulls
+    assert explained <= set(measured.reasons)
