@@ -1,0 +1,153 @@
+"""The command line beside pytest: `harness summary` for CI, `harness validate` before a night of benchmarks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.scenario import BadScenario, Case, Scenario
+
+USAGE = 2
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback()
+def harness() -> None:
+    """Benchmark the fine-tuning of language models.  The benchmarks themselves run under pytest."""
+
+
+@app.command()
+def summary(
+    path: Annotated[
+        Path, typer.Argument(help="junit.xml, a session's folder, or the results folder (its latest session)")
+    ],
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Verdicts (gpu_oom, nccl, ...) or outcomes (skipped, xfailed) that fail too; comma-separated."
+        ),
+    ] = None,
+) -> None:
+    """Print what became of a session's cases as Markdown, for a CI job's page.
+
+    Exit codes: 0 fine; 1 a case failed or did not finish, or --fail-on names how one ended; 2 wrong usage, or
+    nothing to read; 3 nothing was measured: no case was launched and passed.
+    """
+    from harness.reports.junit_file import ReportError
+    from harness.reports.reading import read_results
+    from harness.reports.summary import exit_code, to_markdown
+
+    wanted = _fail_on(fail_on or [])
+    try:
+        results = read_results(path).results
+    except ReportError as error:
+        typer.echo(f"harness summary: {error}", err=True)
+        raise typer.Exit(USAGE) from error
+    typer.echo(to_markdown(results, wanted), nl=False)
+    raise typer.Exit(exit_code(results, wanted))
+
+
+def _fail_on(values: list[str]) -> list[str]:
+    from harness.reports.summary import fail_on_choices
+
+    wanted = [word.strip() for value in values for word in value.split(",") if word.strip()]
+    unknown = sorted(set(wanted) - set(fail_on_choices()))
+    if unknown:
+        raise typer.BadParameter(
+            f"{', '.join(unknown)}; choose from {', '.join(fail_on_choices())}", param_hint="--fail-on"
+        )
+    return wanted
+
+
+@app.command()
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder of scenario files (*.yaml)", exists=True, file_okay=False)],
+) -> None:
+    """Print every case that a folder's scenario files expand to, and what it would start; nothing is started.
+
+    A scenario is code: it names the program to run.  Exit codes: 0 all files can be used; 1 one cannot; 2 wrong usage.
+    """
+    from harness.reports.properties import printable
+    from harness.scenario import load_scenarios
+
+    entries = load_scenarios(folder)
+    bad = [text for entry in entries for text in [_error(entry)] if text is not None]
+    for entry in entries:
+        if not hasattr(entry, "error"):
+            typer.echo(printable(_described(entry)))
+    for text in bad:
+        typer.echo(printable(f"error: {text}"), err=True)
+    good = sum(not hasattr(entry, "error") for entry in entries)
+    typer.echo(f"{good} case{'' if good == 1 else 's'}, {len(bad) or 'no'} error{'' if len(bad) == 1 else 's'}")
+    raise typer.Exit(1 if bad or not entries else 0)
+
+
+def _error(entry: "Case | BadScenario") -> str | None:
+    """What is wrong with an entry; a good one's training arguments are looked up in the library it will run with."""
+    import sys
+
+    from harness.environment import StackError, read_stack
+    from harness.scenario import BadScenario, check_training
+
+    if isinstance(entry, BadScenario):
+        return entry.error
+    if entry.scenario.trainer.kind != "hf":
+        return None
+    try:
+        source = read_stack(entry.scenario.python or sys.executable).training_arguments
+    except StackError:
+        return None  # an interpreter that is not here is a reason to skip, not an error
+    return check_training(entry, source) if source else None
+
+
+def _described(case: "Case") -> str:
+    scenario = case.scenario
+    lines = [
+        case.id,
+        f"  from    {case.source}",
+        f"  starts  {_started(scenario)}",
+        f"  model   {_model(scenario)}, {scenario.method.kind}",
+        f"  needs   {_needs(scenario)}",
+    ]
+    if scenario.env:
+        lines.append(f"  env     {', '.join(sorted(scenario.env))}")
+    return "\n".join(lines)
+
+
+def _started(scenario: "Scenario") -> str:
+    """The command as a person would type it; the probe and torchrun come before it."""
+    import shlex
+
+    from harness.probe.redact import redact_argv
+
+    python = scenario.python or "python"
+    trainer = scenario.trainer
+    if trainer.kind == "hf":
+        return f"{python}, the built-in trainer"
+    target = ["-m", trainer.target or ""] if trainer.module else [trainer.target or ""]
+    return shlex.join([python, *redact_argv([*target, *trainer.args])])
+
+
+def _model(scenario: "Scenario") -> str:
+    if scenario.model is None:
+        return "the program's own"
+    shape = (scenario.model.shape or {}).get("model_type")
+    return scenario.model.name or scenario.model.path or f"a {shape}"
+
+
+def _needs(scenario: "Scenario") -> str:
+    from harness.units import format_bytes, format_seconds
+
+    parts = [f"{scenario.gpus} GPU(s)" if scenario.gpus else f"{scenario.processes} process(es) on CPU"]
+    if scenario.needs.gpu_memory_bytes:
+        parts.append(f"{format_bytes(scenario.needs.gpu_memory_bytes)} on each GPU")
+    parts += scenario.needs.packages
+    if scenario.time_limit_s:
+        parts.append(f"at most {format_seconds(scenario.time_limit_s)}")
+    return ", ".join(parts)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,167 @@
+"""What the command line says about a harness session: where results go, labels, limits."""
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LABEL_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a session; chosen on the controller and handed to xdist's workers, so that all agree."""
+
+    session: str  # id of the session: also the name of its folder
+    results: Path  # absolute; holds one folder a session
+    labels: Mapping[str, str]  # --labels-file and --label, the latter wins
+    gpus: int | None  # use at most so many; None: all
+    time_limit_s: float | None  # of every case; the smaller of this and its scenario's counts
+
+    @property
+    def directory(self) -> Path:
+        return self.results / self.session
+
+    def wire(self) -> dict[str, Any]:
+        """Builtin types only: execnet carries nothing else."""
+        return asdict(self) | {"results": str(self.results), "labels": dict(self.labels)}
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> "Options":
+        return cls(**(wire | {"results": Path(wire["results"])}))
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("harness", "benchmarks of fine-tuning")
+    group.addoption(
+        "--results",
+        metavar="DIR",
+        help="Folder for the sessions' results (default: results/ in the root directory).",
+    )
+    group.addoption(
+        "--label",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Label every case of this session; may be given several times. "
+        "`experiment` (default: the scenario's name) and `identifier` (default: the session's id) name it in trackers.",
+    )
+    group.addoption("--labels-file", metavar="FILE", help="YAML or JSON mapping of labels; --label wins over it.")
+    group.addoption(
+        "--gpus",
+        type=_count,
+        metavar="N",
+        help="Use at most N of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; 0 uses none.",
+    )
+    group.addoption(
+        "--time-limit",
+        type=_duration,
+        metavar="TIME",
+        help="End every job after this time (seconds, or such as 90m, 1h30m), also where its scenario allows more.",
+    )
+    parser.addini(
+        "harness_progress_interval",
+        "Seconds between two progress lines of a running case; 0: none (default: 5 on a terminal, else 60)",
+        default=None,
+        type="float",
+    )
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Raises pytest.UsageError for a labels file or a label that cannot be used."""
+    results = config.getoption("results")
+    folder = config.invocation_params.dir / results if results else config.rootpath / "results"
+    return Options(
+        session=new_session_id(),
+        results=Path(os.path.abspath(folder)),
+        labels=_labels(config),
+        gpus=config.getoption("gpus"),
+        time_limit_s=config.getoption("time_limit"),
+    )
+
+
+def new_session_id() -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+
+
+def _labels(config: pytest.Config) -> dict[str, str]:
+    try:
+        file = config.getoption("labels_file")
+        labels = read_labels_file(config.invocation_params.dir / file) if file else {}
+        return labels | parse_labels(config.getoption("label"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def parse_labels(arguments: Iterable[str]) -> dict[str, str]:
+    """Labels of `KEY=VALUE` arguments, the last of a key winning.  Raises ValueError."""
+    labels = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise ValueError(f"--label {argument!r}: expected KEY=VALUE")
+        labels[_checked_key(key, "--label")] = value
+    return labels
+
+
+def read_labels_file(path: Path) -> dict[str, str]:
+    """Labels of a YAML or JSON mapping of scalars.  Raises ValueError, naming the file."""
+    from harness.scenario.located import ScenarioError
+    from harness.scenario.yaml12 import read
+
+    try:
+        document = read(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"--labels-file {path}: {error.strerror}") from error
+    except ScenarioError as error:
+        raise ValueError(f"--labels-file {path}:{error.line}: {error.key}: {error.problem}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"--labels-file {path}: expected a mapping of labels, found {_kind_of(document)}")
+    return {_checked_key(key, f"--labels-file {path}"): _scalar(key, value, path) for key, value in document.items()}
+
+
+def _checked_key(key: object, where: str) -> str:
+    if isinstance(key, str) and LABEL_KEY.fullmatch(key):
+        return key
+    raise ValueError(
+        f"{where}: label key {key!r}: use 1 to 63 letters, digits and . _ / -, with a letter or digit at both ends"
+    )
+
+
+def _scalar(key: object, value: object, path: Path) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError(f"--labels-file {path}: label {key!r}: expected a text or a number, found {_kind_of(value)}")
+
+
+def _kind_of(value: object) -> str:
+    for kind, words in ((dict, "a mapping"), (list, "a list"), (type(None), "nothing")):
+        if isinstance(value, kind):
+            return words
+    return repr(value)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of GPUs")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    from harness.units import parse_seconds
+
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: a job needs more time than none")
+    return seconds

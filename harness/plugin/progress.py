@@ -1,0 +1,155 @@
+"""One line a running case and interval: its phase, step, speed and loss, read from the end of rank 0's journal.
+
+The terminal reporter's lines are captured with the case when there are no workers, so these go to the real stdout."""
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.plugin.session import PlannedCase, State
+from harness.probe.layout import JobPaths
+from harness.reports.tables import format_step
+from harness.units import format_seconds
+
+AT_MOST = 256 * 1024  # bytes read of a journal at once: a line tells the newest, not everything
+
+
+def interval_s(config: pytest.Config) -> float:
+    """Seconds between two lines of a case; 0: none."""
+    try:
+        interval = config.getini("harness_progress_interval")
+    except (ValueError, TypeError) as error:
+        raise pytest.UsageError(f"harness_progress_interval: no number of seconds: {error}") from error
+    if interval is None:
+        return 5.0 if sys.stdout.isatty() else 60.0
+    return max(0.0, float(interval))
+
+
+@dataclass
+class Follower:
+    """Reads what one running case has added to its journal since the last look."""
+
+    name: str
+    directory: Path
+    waits_for: str
+    started: float = field(default_factory=time.monotonic)
+    job: Path | None = None
+    offset: int = 0
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        self._read()
+        elapsed = format_seconds(time.monotonic() - self.started)
+        return f"harness: {self.name}: {elapsed}: {describe(self.seen) if self.job else self.waits_for}"
+
+    def _read(self) -> None:
+        job = newest_attempt(self.directory)
+        if job is None:
+            return
+        if job != self.job:
+            self.job, self.offset, self.seen = job, 0, {}
+        try:
+            with JobPaths(job).events(0).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self.offset, size - AT_MOST))
+                text = file.read(AT_MOST)
+                start = file.tell() - len(text)
+        except OSError:
+            return
+        whole, newline, _ = text.rpartition(b"\n")  # the line that is being written waits for the next look
+        self.offset = start + len(whole) + len(newline)
+        for line in whole.splitlines():
+            note(self.seen, line)
+
+
+def newest_attempt(directory: Path) -> Path | None:
+    """The job directory of a case's newest attempt; None before launch."""
+    numbers = [int(path.name[8:]) for path in directory.glob("attempt-*") if path.name[8:].isdigit()]
+    return directory / f"attempt-{max(numbers)}" if numbers else None
+
+
+def note(seen: dict[str, Any], line: bytes) -> None:
+    """Keep what a line of the journal says about how far the job is; a line that is none is passed over."""
+    try:
+        event = json.loads(line)
+        name = event["e"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if name == "phase":
+        seen["phase"] = event.get("name")
+    elif name == "segment":
+        seen["max_steps"] = event.get("max_steps")
+    elif name == "step":
+        seen.update({key: event.get(key) for key in ("step", "seconds", "loss")})
+
+
+def describe(seen: dict[str, Any]) -> str:
+    """What is known of a job, in words."""
+    parts = [str(seen.get("phase") or "starting")]
+    if isinstance(seen.get("step"), int):
+        total = seen.get("max_steps")
+        parts.append(f"step {seen['step']}{f' of {total}' if isinstance(total, int) else ''}")
+    if isinstance(seen.get("seconds"), int | float):
+        parts.append(f"{format_step(seen['seconds'])} a step")
+    if isinstance(seen.get("loss"), int | float):
+        parts.append(f"loss {seen['loss']:.4g}")
+    return ", ".join(parts)
+
+
+class Progress:
+    """The thread that prints; it starts with the first case and ends with the session."""
+
+    def __init__(self, config: pytest.Config, state: State, interval: float) -> None:
+        self._state = state
+        self._interval = interval
+        self._fd = os.dup(1)  # capture is suspended between collecting and running
+        self._running: dict[str, Follower] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._print, name="harness-progress", daemon=True)
+        config.add_cleanup(self._close)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        planned = self._state.planned(nodeid)
+        if planned is None or planned.directory is None or planned.skip is not None:
+            return
+        directory = self._state.options.directory / planned.directory
+        self._running[nodeid] = Follower(planned.case_id, directory, waits_for(planned))
+        if not self._thread.ident:
+            self._thread.start()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":  # also comes for a case whose worker died, which has no logfinish
+            self._running.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        self._stop.set()
+
+    def _print(self) -> None:
+        while not self._stop.wait(self._interval):
+            lines = [follower.line() for follower in list(self._running.values())]
+            if lines:
+                # A newline first: the cursor may stand behind pytest's dots.
+                os.write(self._fd, ("\n" + "\n".join(lines) + "\n").encode(errors="replace"))
+
+    def _close(self) -> None:
+        self._stop.set()
+        if self._thread.ident:
+            self._thread.join()
+        os.close(self._fd)
+
+
+def waits_for(planned: PlannedCase) -> str:
+    """What a case that has no job yet does."""
+    if planned.gpus:
+        return f"starting, or waiting for {planned.gpus} GPU{'s' if planned.gpus > 1 else ''}"
+    return f"starting, or waiting for {'a CPU slot' if planned.processes == 1 else 'CPU slots'}"

@@ -1,0 +1,68 @@
+"""What JUnit says of a case besides its outcome: the properties, as (name, text) pairs.
+
+They are on every case of a harness session: `verdict`, `verdict_reason`, then, where there is a record, its path, the
+labels as `label.KEY`, and the headline figures that are known."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.record import Record
+
+Property = tuple[str, str]
+
+NOT_RUN = "not_run"  # the verdict of a case that was never launched
+FIGURES = (
+    "non_pad_tokens_per_s_per_device",
+    "samples_per_s",
+    "step_time_median_s",
+    "steps_measured",
+    "peak_allocated_bytes",
+    "host_peak_rss_bytes",
+    "loss_last",
+)
+# What XML 1.0 does not allow, and what moves the cursor of a terminal; tab and newline stay.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+ESCAPE = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]")
+
+
+def printable(text: str) -> str:
+    """The text without colours and control characters, so that it fits XML and does no harm in a terminal."""
+    return UNPRINTABLE.sub("", ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def of_record(record: "Record", path: str) -> list[Property]:
+    """Properties of a case that was launched; `path` is where its record lies, from the folder of all sessions."""
+    verdict = record.verdict
+    rows = [
+        ("verdict", str(verdict.kind) if verdict else "unknown"),
+        ("verdict_reason", verdict.reason if verdict else "the record holds no verdict"),
+        ("case", record.case_id),
+        ("record", path),
+    ]
+    return [*_printable(rows), *figures(record), *labels_of(record.labels)]
+
+
+def not_run(reason: str, labels: Mapping[str, str]) -> list[Property]:
+    """Properties of a case that was never launched."""
+    return [*_printable([("verdict", NOT_RUN), ("verdict_reason", reason)]), *labels_of(labels)]
+
+
+def figures(record: "Record") -> list[Property]:
+    """The headline figures that are known; their units stand in their names."""
+    measured = record.measurements
+    values = {} if measured is None else {name: getattr(measured, name) for name in FIGURES}
+    return [(name, _number(value)) for name, value in values.items() if value is not None]
+
+
+def labels_of(labels: Mapping[str, str]) -> list[Property]:
+    return _printable((f"label.{key}", value) for key, value in sorted(labels.items()))
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _printable(rows: Iterable[Property]) -> list[Property]:
+    return [(name, printable(value)) for name, value in rows]

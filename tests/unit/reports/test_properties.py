@@ -1,0 +1,61 @@
+"""The properties of a case."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from harness.record import Kind, Record, Verdict
+from harness.reports.properties import not_run, of_record, printable
+from tests.unit.reports.records import make_record
+
+
+def test_a_case_that_ran_has_verdict_record_figures_and_labels() -> None:
+    assert of_record(make_record(), "session/case/record.json") == [
+        ("verdict", "none"),
+        ("verdict_reason", "trained 20 steps"),
+        ("case", "tiny-1proc"),
+        ("record", "session/case/record.json"),
+        ("non_pad_tokens_per_s_per_device", "12345.7"),
+        ("step_time_median_s", "0.25"),
+        ("steps_measured", "17"),
+        ("host_peak_rss_bytes", "1073741824"),
+        ("label.experiment", "tiny"),
+        ("label.team", "a"),
+    ]
+
+
+def test_a_record_without_measurements_or_verdict() -> None:
+    record = make_record(measurements=None, verdict=None)
+    names = [name for name, _ in of_record(record, "x")]
+    assert names == ["verdict", "verdict_reason", "case", "record", "label.experiment", "label.team"]
+    assert dict(of_record(record, "x"))["verdict"] == "unknown"
+
+
+def test_a_case_that_was_not_launched() -> None:
+    assert not_run("needs 8 GPUs", {"b": "2", "a": "1"}) == [
+        ("verdict", "not_run"),
+        ("verdict_reason", "needs 8 GPUs"),
+        ("label.a", "1"),
+        ("label.b", "2"),
+    ]
+
+
+def test_properties_fit_xml_whatever_a_program_said() -> None:
+    record: Record = make_record(verdict=Verdict(kind=Kind.USER_ERROR, reason="".join(map(chr, range(0x110)))))
+    for _, value in of_record(record, "x"):
+        element = ET.Element("property", value=value)
+        assert ET.fromstring(ET.tostring(element)).get("value") is not None
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a\x1b[31mred\x1b[0m", "ared"),
+        ("a\r\nb\rc", "a\nb\nc"),
+        ("tab\tnew\nline", "tab\tnew\nline"),
+        ("\x00\x07\x08\x7f\x9b\ud800\ufffe", ""),
+        ("é 漢 \U0001f600", "é 漢 \U0001f600"),
+    ],
+)
+def test_printable(text: str, expected: str) -> None:
+    assert printable(text) == expected

@@ -1,0 +1,76 @@
+"""The table at the end of a session."""
+
+import pytest
+
+from harness.reports.results import CaseResult, measured_any
+from harness.reports.tables import align, format_step, one_line, result_table
+
+
+def result(case: str, outcome: str, verdict: str, reason: str = "", **figures: str) -> CaseResult:
+    properties = {"case": case, "verdict": verdict, "verdict_reason": reason, **figures}
+    return CaseResult(f"test_finetune[{case}]", outcome, properties)  # type: ignore[arg-type]
+
+
+def test_the_table_groups_by_verdict_and_aligns() -> None:
+    lines = result_table(
+        [
+            result("llama7b-full", "xfailed", "gpu_oom", "rank 0 asked for 2 GiB"),
+            result(
+                "tiny",
+                "passed",
+                "none",
+                "fine",
+                non_pad_tokens_per_s_per_device="12345.7",
+                step_time_median_s="0.0312",
+                peak_allocated_bytes=str(3 * 2**30),
+            ),
+            result("a", "skipped", "not_run", "needs 8 GPUs"),
+            result("b", "skipped", "not_run", "needs 8 GPUs"),
+        ]
+    )
+    assert lines == [
+        "verdict  case          outcome  tokens/s/device  step median   peak memory  reason",
+        "none     tiny          passed            12,346      31.2 ms  3.00 GiB GPU",
+        "gpu_oom  llama7b-full  xfailed                -            -             -  rank 0 asked for 2 GiB",
+        "not_run: 2 cases skipped: needs 8 GPUs",
+    ]
+
+
+def test_no_results_no_table() -> None:
+    assert result_table([]) == []
+
+
+def test_align_leaves_the_last_column() -> None:
+    assert align([("a", "1", "x"), ("bbb", "22", "")], {1}) == ["a     1  x", "bbb  22"]
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(None, "-"), (0.00312, "3.12 ms"), (0.5, "500 ms"), (0.9999, "1.00 s"), (12.345, "12.3 s")]
+)
+def test_format_step(seconds: float | None, text: str) -> None:
+    assert format_step(seconds) == text
+
+
+def test_one_line_is_one_line() -> None:
+    assert one_line("a\n b\t\x1b[2Jc", 10) == "a b c"
+    assert one_line("x" * 20, 10) == "xxxxxxx..."
+
+
+@pytest.mark.parametrize(
+    "outcome, verdict, measured",
+    [
+        ("passed", "none", True),
+        ("passed", "gpu_oom", True),  # expected, and met
+        ("passed", "not_run", False),
+        ("passed", "", False),  # a test that is no case
+        ("skipped", "not_run", False),
+        ("xfailed", "gpu_oom", False),
+        ("failed", "none", False),
+    ],
+)
+def test_what_counts_as_measured(outcome: str, verdict: str, measured: bool) -> None:
+    assert measured_any([result("a", outcome, verdict)]) is measured
+
+
+def test_a_figure_that_is_no_number_is_none() -> None:
+    assert result("a", "passed", "none", step_time_median_s="fast").figure("step_time_median_s") is None
