@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.probe.redact import is_secret_name, redact, secret_values
+from harness.probe.redact import redact, redact_tree, secret_values
 
 # Run by the interpreter that is asked about; finds a package without importing it.
 STACK_SCRIPT = """
@@ -139,16 +139,9 @@ def describe_machine(gpus: list[dict[str, Any]], driver: str | None, gpu_reason:
 
 def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change what a job does, secrets redacted by name and by value."""
-    return redact_variables({name: value for name, value in environ.items() if name.startswith(TELLING)})
-
-
-def redact_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables by name, secrets redacted by name and by value."""
-    secrets = secret_values(environ)
-    return {
-        name: "<redacted>" if is_secret_name(name) else redact(value, secrets)
-        for name, value in sorted(environ.items())
-    }
+    telling = {name: value for name, value in sorted(environ.items()) if name.startswith(TELLING)}
+    shown: dict[str, str] = redact_tree(telling, secret_values(environ))
+    return shown
 
 
 def describe(

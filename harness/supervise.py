@@ -1,12 +1,12 @@
-"""Runs one job's command on a node and lets nothing of it live on: `python -I -S supervise.py JOB_DIR/job.json`.
+"""Runs one job's command and lets nothing of it live on: `python -I -S supervise.py JOB_DIR/job.json -- COMMAND`.
 
 Standard library only, imports nothing of the harness.  Stdin is a pipe whose other end the harness holds: end of file
 means that the harness died.  Every other descriptor that is open at the start (3 and up) is a lease: the command
 inherits it, so a lease lasts as long as the supervisor or the command; the sampler does not.  The environment is the
-target's.
+target's.  The command is not read from job.json: secrets among its arguments are hidden there.
 
 Exit code: the command's (128+N when signal N ended it); 124 time limit, 128+N after signal N, 143 when the harness
-died, 127 command not found, 126 not startable, 2 job.json not readable."""
+died, 127 command not found, 126 not startable, 2 usage or job.json not readable."""
 
 import contextlib
 import ctypes
@@ -102,8 +102,8 @@ class EndFile:
 class Supervisor:
     """One job.  `run` returns this process's exit code when nothing of the job is left."""
 
-    def __init__(self, job: dict[str, Any], leases: tuple[int, ...]) -> None:
-        self._job, self._leases = job, leases
+    def __init__(self, job: dict[str, Any], argv: list[str], leases: tuple[int, ...]) -> None:
+        self._job, self._argv, self._leases = job, argv, leases
         self._journal = Journal(job["files"]["supervisor_journal"])
         self._end_file = EndFile(job["files"]["end"])
         self._grace_s = float(job.get("grace_s") or 0)
@@ -173,9 +173,9 @@ class Supervisor:
     def _start_command(self) -> tuple[str | None, int]:
         """Start the command; what is wrong and the exit code to use when it cannot be."""
         try:
-            argv, cwd = self._job["command"], self._job.get("cwd")
+            cwd = self._job.get("cwd")
             with open(self._job["files"]["launcher_log"], "ab") as log:
-                self._command = _start(argv, signal.SIGKILL, log.fileno(), cwd, self._leases)
+                self._command = _start(self._argv, signal.SIGKILL, log.fileno(), cwd, self._leases)
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             return f"{type(error).__name__}: {error}", 127 if isinstance(error, FileNotFoundError) else 126
         self._journal.write("command_started", pid=self._command.pid)
@@ -384,9 +384,10 @@ def inherited_descriptors() -> tuple[int, ...]:
 def main(argv: list[str]) -> int:
     leases = inherited_descriptors()
     try:
-        (job_file,) = argv
-        job = json.loads(Path(job_file).read_bytes())
-        supervisor = Supervisor(job, leases)
+        job_file, separator, *command = argv
+        if separator != "--":
+            raise ValueError("usage: supervise.py JOB_DIR/job.json -- COMMAND")
+        supervisor = Supervisor(json.loads(Path(job_file).read_bytes()), command, leases)
     except (OSError, ValueError, KeyError, TypeError) as error:
         _complain(f"cannot use job.json: {type(error).__name__}: {error}")
         return 2

@@ -86,8 +86,10 @@ class LocalJob:
             self._pidfd = None  # a kernel before 5.3: waiting polls
 
     @classmethod
-    def start(cls, job: JobPaths, environ: Mapping[str, str], lease_fds: Sequence[int] = ()) -> Self:
-        """Start the job that `job.job` (job.json) describes.  The supervisor and the command inherit `lease_fds`.
+    def start(
+        cls, job: JobPaths, argv: Sequence[str], environ: Mapping[str, str], lease_fds: Sequence[int] = ()
+    ) -> Self:
+        """Start `argv` as the job that `job.job` (job.json) describes; supervisor and command inherit `lease_fds`.
 
         Raises OSError or ValueError when job.json cannot be read or the supervisor not be started."""
         document = json.loads(job.job.read_bytes())
@@ -95,7 +97,7 @@ class LocalJob:
         log = os.open(job.launcher_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervise.__file__, str(job.job)],
+                [sys.executable, "-I", "-S", supervise.__file__, str(job.job), "--", *argv],
                 env={**environ, JOB_ID: str(document["job_id"])},
                 stdin=subprocess.PIPE,
                 stdout=log,

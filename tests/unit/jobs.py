@@ -49,6 +49,12 @@ time.sleep(600)
 """
 
 
+def argv_of(job: JobPaths) -> list[str]:
+    """The command that `make_job` was given."""
+    argv: list[str] = json.loads(job.job.read_text())["command"]
+    return argv
+
+
 def make_job(root: Path, command: list[str], **fields: Any) -> JobPaths:
     """A job directory with its job.json."""
     job = JobPaths(root)

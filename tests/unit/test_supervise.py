@@ -3,7 +3,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,13 +11,25 @@ import pytest
 
 from harness import supervise
 from harness.probe.layout import JobPaths
-from tests.unit.jobs import DEADLINE_S, END_KEYS, events, eventually, make_job, processes_naming, read_end, stubborn
+from tests.unit.jobs import (
+    DEADLINE_S,
+    END_KEYS,
+    argv_of,
+    events,
+    eventually,
+    make_job,
+    processes_naming,
+    read_end,
+    stubborn,
+)
 
 
 @contextmanager
-def supervised(job: JobPaths, pass_fds: tuple[int, ...] = ()) -> Iterator["subprocess.Popen[bytes]"]:
+def supervised(
+    job: JobPaths, pass_fds: tuple[int, ...] = (), argv: Sequence[str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", supervise.__file__, str(job.job)],
+        [sys.executable, "-I", "-S", supervise.__file__, str(job.job), "--", *(argv or argv_of(job))],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=pass_fds,
@@ -118,7 +130,19 @@ def test_the_parents_death_counts_also_while_a_fork_of_it_holds_the_pipe(tmp_pat
     job = make_job(tmp_path, stubborn(tmp_path))
     read, write = os.pipe()
     starter = "import subprocess, sys; subprocess.Popen(sys.argv[2:], stdin=int(sys.argv[1])); input()"
-    argv = [sys.executable, "-c", starter, str(read), sys.executable, "-I", "-S", supervise.__file__, str(job.job)]
+    argv = [
+        sys.executable,
+        "-c",
+        starter,
+        str(read),
+        sys.executable,
+        "-I",
+        "-S",
+        supervise.__file__,
+        str(job.job),
+        "--",
+        *argv_of(job),
+    ]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(read,)) as parent:
         when_ready(job)
         parent.kill()
@@ -158,7 +182,7 @@ def test_a_command_that_cannot_start(tmp_path: Path, command: list[str], cwd: st
 def test_an_unusable_job_file(tmp_path: Path, text: str) -> None:
     job = JobPaths(tmp_path)
     job.job.write_text(text)
-    with supervised(job) as process:
+    with supervised(job, argv=["true"]) as process:
         assert process.wait(DEADLINE_S) == 2
         assert process.stderr is not None
         assert b"cannot use job.json" in process.stderr.read()

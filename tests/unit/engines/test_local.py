@@ -17,9 +17,19 @@ from harness.engines.local import LocalJob, command, environment, sweep
 from harness.leases import lease
 from harness.probe.layout import JobPaths
 from harness.scenario import Scenario
-from tests.unit.jobs import DEADLINE_S, END_KEYS, events, eventually, make_job, processes_naming, read_end, stubborn
+from tests.unit.jobs import (
+    DEADLINE_S,
+    END_KEYS,
+    argv_of,
+    events,
+    eventually,
+    make_job,
+    processes_naming,
+    read_end,
+    stubborn,
+)
 
-# The harness's side of a job in a process of its own: JOB_DIR [LOCK_DIR]
+# The harness's side of a job in a process of its own: JOB_DIR LOCK_DIR|- COMMAND
 HARNESS = """
 import contextlib, os, sys
 from pathlib import Path
@@ -28,9 +38,9 @@ from harness.leases import lease
 from harness.probe.layout import JobPaths
 with contextlib.ExitStack() as stack:
     fds = ()
-    if len(sys.argv) > 2:
+    if sys.argv[2] != "-":
         fds = stack.enter_context(lease(["GPU-0"], 1, what="job", lock_dir=Path(sys.argv[2]))).fds
-    job = stack.enter_context(LocalJob.start(JobPaths(Path(sys.argv[1])), os.environ, fds))
+    job = stack.enter_context(LocalJob.start(JobPaths(Path(sys.argv[1])), sys.argv[3:], os.environ, fds))
     print(job.supervisor_pid, flush=True)
     job.wait()
 """
@@ -46,8 +56,8 @@ with open(f"{sys.argv[1]}/rank-{rank}/got.json", "w") as file:
 
 
 @contextmanager
-def harness(job: JobPaths, *more: Path) -> Iterator["subprocess.Popen[str]"]:
-    argv = [sys.executable, "-c", HARNESS, str(job.root), *map(str, more)]
+def harness(job: JobPaths, locks: Path | None = None) -> Iterator["subprocess.Popen[str]"]:
+    argv = [sys.executable, "-c", HARNESS, str(job.root), str(locks or "-"), *argv_of(job)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             eventually((job.root / "ready").exists)
@@ -137,7 +147,7 @@ def test_the_scenario_has_the_last_word_over_its_environment() -> None:
 
 def test_a_job_that_ends(tmp_path: Path) -> None:
     job = make_job(tmp_path, ["sh", "-c", 'echo "$MINE $HARNESS_JOB_ID"; exit 3'], job_id="the-id")
-    with LocalJob.start(job, {"MINE": "1"}) as running:
+    with LocalJob.start(job, argv_of(job), {"MINE": "1"}) as running:
         assert running.wait()
         assert running.wait(0)
         assert read_end(job)["exit_code"] == 3
@@ -146,7 +156,7 @@ def test_a_job_that_ends(tmp_path: Path) -> None:
 
 def test_leaving_the_block_ends_a_job(tmp_path: Path) -> None:
     job = make_job(tmp_path, stubborn(tmp_path))
-    with LocalJob.start(job, os.environ) as running:
+    with LocalJob.start(job, argv_of(job), os.environ) as running:
         eventually((tmp_path / "ready").exists)
         assert not running.wait(0.01)
     assert processes_naming(tmp_path) == []
@@ -155,9 +165,9 @@ def test_leaving_the_block_ends_a_job(tmp_path: Path) -> None:
 
 def test_an_unreadable_job_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"job\.json"):
-        LocalJob.start(JobPaths(tmp_path), {})
+        LocalJob.start(JobPaths(tmp_path), [], {})
     JobPaths(tmp_path).job.write_text('{"job_id": "x"}')
-    with LocalJob.start(JobPaths(tmp_path), {}) as running:
+    with LocalJob.start(JobPaths(tmp_path), [], {}) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(JobPaths(tmp_path))["why"] == "supervisor_died"
     assert "cannot use job.json" in JobPaths(tmp_path).launcher_log().read_text()
@@ -165,7 +175,7 @@ def test_an_unreadable_job_file(tmp_path: Path) -> None:
 
 def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path, stubborn(tmp_path))
-    with LocalJob.start(job, os.environ) as running:
+    with LocalJob.start(job, argv_of(job), os.environ) as running:
         eventually((tmp_path / "ready").exists)
         os.kill(running.supervisor_pid, signal.SIGKILL)
         assert running.wait(DEADLINE_S)
@@ -234,7 +244,7 @@ def test_a_whole_job_of_one_process(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path)
     put_probe(paths)
     job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id")
-    with LocalJob.start(job, environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
+    with LocalJob.start(job, argv_of(job), environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()
     got = json.loads((tmp_path / "rank-0" / "got.json").read_text())
@@ -249,7 +259,7 @@ def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path)
     put_probe(paths)
     job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id")
-    with LocalJob.start(job, environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
+    with LocalJob.start(job, argv_of(job), environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()
     for rank in (0, 1):

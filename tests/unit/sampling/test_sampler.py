@@ -15,7 +15,7 @@ import pytest
 from harness.engines.local import LocalJob
 from harness.sampling import sampler
 from harness.sampling.sampler import SAMPLE_FIELDS
-from tests.unit.jobs import DEADLINE_S, events, eventually, make_job, processes_naming, read_end
+from tests.unit.jobs import DEADLINE_S, argv_of, events, eventually, make_job, processes_naming, read_end
 
 # A root with one child, which has one child that holds 64 MiB, and some work behind it that ended processes did.
 TREE = """
@@ -126,7 +126,7 @@ def test_a_supervised_job_is_sampled_to_its_last_cpu_second(tmp_path: Path) -> N
         f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {burn!r}])",
     ]
     job = make_job(tmp_path / "job", ended, sampler=sampler.command(tmp_path / "system.jsonl", 600))
-    with LocalJob.start(job, os.environ) as running:
+    with LocalJob.start(job, argv_of(job), os.environ) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0
     last = lines(tmp_path)[-1]

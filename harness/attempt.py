@@ -1,0 +1,365 @@
+"""One case, from scenario to Record: check, lease, prepare, launch, read, judge.  No pytest here.
+
+Each stage is a function that returns a value; `run_case` is their order.
+"""
+
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import classify, environment, metrics
+from harness.classify.evidence import log_tail
+from harness.engines import local
+from harness.environment import Stack
+from harness.journal import read_document, read_events, read_ranks
+from harness.leases import Holding, cpu_slots, lease
+from harness.probe.layout import JobPaths
+from harness.probe.redact import redact, redact_argv, redact_tree, secret_values
+from harness.probe.staging import stage
+from harness.record import Attempt, Kind, Lease, Record, Verdict, read_record, write_json, write_record
+from harness.sampling import sampler
+from harness.sampling.gpus import Gpu, discover, foreign_processes
+from harness.scenario import Case, check_training, resolved, unmet
+from harness.units import format_bytes
+
+JOB_SCHEMA = 1
+GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
+FREE_DISK_BYTES = 256 * 2**20  # logs and journals of a job that saves nothing
+TAIL_LINES = 60
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What can be leased here."""
+
+    gpus: tuple[Gpu, ...]  # visible ones, in the order of CUDA_VISIBLE_DEVICES
+    cpus: tuple[str, ...]  # slot ids
+    driver: str | None = None
+    gpu_reason: str | None = None  # why there is no GPU
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str], max_gpus: int | None = None) -> "Machine":
+        found = discover(environ)
+        return cls(found.gpus[:max_gpus], tuple(cpu_slots()), found.driver, found.reason)
+
+    def describe(self) -> dict[str, Any]:
+        gpus = [{"uuid": gpu.uuid, "name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in self.gpus]
+        return environment.describe_machine(gpus, self.driver, self.gpu_reason)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all cases of a session."""
+
+    session: str
+    session_dir: Path
+    base_dir: Path  # where the harness was started: a script's working directory unless it names one
+    lock_dir: Path
+    labels: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: float | None = None  # the smaller of this and the scenario's counts
+    grace_s: float = GRACE_S
+
+    def time_limit_of(self, case: Case) -> float | None:
+        limits = [limit for limit in (case.scenario.time_limit_s, self.time_limit_s) if limit is not None]
+        return min(limits, default=None)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is launched: where, with which leases, by which command in which environment."""
+
+    paths: JobPaths
+    holding: Holding
+    gpus: tuple[Gpu, ...]
+    command: list[str]
+    environ: dict[str, str]
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(
+            gpus=[gpu.uuid for gpu in self.gpus],
+            gpu_names=[gpu.name for gpu in self.gpus],
+            cpus=[] if self.gpus else [int(slot.rpartition("-")[2]) for slot in self.holding.ids],
+            wait_s=self.holding.wait_s,
+        )
+
+
+def missing(case: Case, machine: Machine) -> str | None:
+    """Why the case cannot run here (GPUs, GPU memory, packages, interpreter); None when it can."""
+    gpus = [(gpu.name, gpu.memory_bytes) for gpu in machine.gpus]
+    try:
+        packages = environment.read_stack(_python(case)).packages
+    except environment.StackError:
+        return unmet(case.scenario, gpus, {}, False, machine.gpu_reason)
+    return unmet(case.scenario, gpus, packages, True, machine.gpu_reason)
+
+
+def case_labels(case: Case, settings: Settings) -> dict[str, str]:
+    """Labels of a case: the reserved ones by default, then the scenario's, then the session's."""
+    reserved = {"experiment": case.scenario.name, "identifier": settings.session}
+    return reserved | dict(case.scenario.labels) | dict(settings.labels)
+
+
+def run_case(
+    case: Case,
+    settings: Settings,
+    machine: Machine,
+    *,
+    case_dir: Path,
+    nodeid: str | None = None,
+    on_wait: Callable[[str], None] | None = None,
+) -> Record:
+    """Run a case once and return its record, which also lies at `case_dir/record.json` from launch on.
+
+    A failure of the job is a verdict, never an exception.  KeyboardInterrupt passes, after everything of the job has
+    ended and the record is written.  Raises OSError when the results folder cannot be written, StackError when the
+    interpreter has gone since `missing` was asked, LeaseError when the lock folder is not fit.
+    """
+    stack = environment.read_stack(_python(case))
+    case_dir.mkdir(parents=True, exist_ok=True)
+    draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
+    refusal = refuse(case, stack, case_dir)
+    if refusal is not None:
+        return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
+    with leased(case, settings, machine, on_wait) as (holding, gpus):
+        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
+        record = _save(_launched(draft, job), case_dir)
+        interruption: BaseException | None = None
+        try:
+            launch(job)
+        except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
+            interruption = error
+        record = _save(finish(case, settings, job.paths, record), case_dir)
+    if interruption is not None:
+        raise interruption
+    return record
+
+
+def refuse(case: Case, stack: Stack, case_dir: Path) -> Verdict | None:
+    """What can be known to fail before launch: training arguments that do not exist, a full disk."""
+    if case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
+        error = check_training(case, stack.training_arguments)
+        if error:
+            return Verdict(kind=Kind.USER_ERROR, reason=error, transient=False)
+    free = shutil.disk_usage(case_dir).free
+    if free < FREE_DISK_BYTES:
+        said = f"{format_bytes(free)} free on the disk of {case_dir}, {format_bytes(FREE_DISK_BYTES)} needed to start"
+        return Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
+    return None
+
+
+@contextmanager
+def leased(
+    case: Case, settings: Settings, machine: Machine, on_wait: Callable[[str], None] | None
+) -> Iterator[tuple[Holding, tuple[Gpu, ...]]]:
+    """Hold the case's GPUs, or CPU slots (all of them when it asks for more), until the job has ended."""
+    on_gpu = case.scenario.on_gpu
+    pool = [gpu.uuid for gpu in machine.gpus] if on_gpu else list(machine.cpus)
+    count = case.scenario.world_size if on_gpu else min(case.scenario.world_size, len(pool))
+
+    def busy(uuid: str) -> str | None:
+        pids = foreign_processes(uuid, set())
+        return f"used by process {', '.join(map(str, pids))}" if pids else None
+
+    with lease(
+        pool,
+        count,
+        what=f"{case.id} ({settings.session})",
+        lock_dir=settings.lock_dir,
+        journal=settings.session_dir / "leases.jsonl",
+        busy=busy if on_gpu else lambda _: None,
+        on_wait=on_wait,
+    ) as holding:
+        yield holding, tuple(gpu for gpu in machine.gpus if gpu.uuid in holding.ids)
+
+
+def prepare(
+    case: Case,
+    settings: Settings,
+    machine: Machine,
+    stack: Stack,
+    case_dir: Path,
+    holding: Holding,
+    gpus: tuple[Gpu, ...],
+    labels: Mapping[str, str],
+) -> Job:
+    """Make the job directory: folders, the staged probe, job.json."""
+    number = 1 + max((int(p.name[8:]) for p in case_dir.glob("attempt-*") if p.name[8:].isdigit()), default=0)
+    paths = JobPaths(case_dir / f"attempt-{number}")
+    for folder in (paths.root, paths.node(), paths.outputs):
+        folder.mkdir(mode=0o700)
+    stage(paths)
+    job_id = str(uuid.uuid4())  # processes of a job are found by it when their supervisor is gone
+    cpus = len(machine.cpus) * len(gpus) // len(machine.gpus) if gpus else len(holding.ids)
+    environ = local.environment(
+        case.scenario, os.environ, gpus=[gpu.uuid for gpu in gpus], cpus=max(1, cpus), job_id=job_id
+    )
+    job = Job(paths, holding, gpus, local.command(case.scenario, stack.executable, paths), environ)
+    scenario = resolved(case.scenario)
+    document = {
+        "schema": JOB_SCHEMA,
+        "job_id": job_id,
+        "case_id": case.id,
+        "attempt": number,
+        "scenario": _shown(case) | {"model": scenario["model"]},  # the built-in trainer loads it from here
+        "labels": dict(labels),
+        "command": redact_argv(job.command, secret_values(os.environ)),
+        "cwd": str(_working_directory(case, settings, paths)),
+        "environment_names": sorted(environ),
+        "lease": job.lease.model_dump(mode="json"),
+        "world_size": case.scenario.world_size,
+        "time_limit_s": settings.time_limit_of(case),
+        "grace_s": settings.grace_s,
+        "sampler": sampler.command(paths.system_journal()),
+        "files": {
+            "supervisor_journal": str(paths.supervisor_journal()),
+            "system_journal": str(paths.system_journal()),
+            "launcher_log": str(paths.launcher_log()),
+            "end": str(paths.end),
+        },
+        "created": time.time(),
+    }
+    write_json(document, paths.job)
+    return job
+
+
+def launch(job: Job) -> None:
+    """Start the job and wait for its end; nothing of it is left when this returns or raises."""
+    with local.LocalJob.start(job.paths, job.command, job.environ, job.holding.fds) as running:
+        running.wait()
+
+
+def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Record:
+    """Read what the job left and judge it.  Returns the finished record."""
+    scenario = case.scenario
+    evidence = classify.collect(
+        job,
+        world_size=scenario.world_size,
+        expects_steps=scenario.measure_steps,
+        time_limit_s=settings.time_limit_of(case),
+    )
+    verdict = classify.judge(evidence)
+    end = read_document(job.end)
+    ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
+    if not scenario.keep_outputs:
+        shutil.rmtree(job.outputs, ignore_errors=True)
+    attempt = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
+    samples = [event for _, event in read_events(job.system_journal())]
+    return record.model_copy(
+        update={
+            "state": "finished",
+            "attempts": [*record.attempts[:-1], attempt],
+            "verdict": verdict,
+            "measurements": metrics.measure(evidence.ranks, samples, ended),
+            "artifacts": artifacts(job),
+            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank),
+        }
+    )
+
+
+def artifacts(job: JobPaths) -> dict[str, str]:
+    """The files of a job that are there, as paths relative to the record's folder."""
+    files = {
+        "job": job.job,
+        "end": job.end,
+        "supervisor": job.supervisor_journal(),
+        "system": job.system_journal(),
+        "launcher_log": job.launcher_log(),
+        "outputs": job.outputs,
+    }
+    for rank in job.ranks():
+        files |= {
+            f"rank-{rank}/events": job.events(rank),
+            f"rank-{rank}/stdout": job.stdout(rank),
+            f"rank-{rank}/stderr": job.stderr(rank),
+            f"rank-{rank}/error": job.error(rank),
+        }
+    return {name: str(path.relative_to(job.root.parent)) for name, path in files.items() if path.exists()}
+
+
+def failure_tail(job: JobPaths, rank: int | None) -> str:
+    """The last lines of the logs that tell most, secrets redacted: the failed rank's, and the launcher's."""
+    ranks = [rank] if rank is not None else job.ranks()[:1]
+    parts = []
+    for path in [p for r in ranks for p in (job.stdout(r), job.stderr(r))] + [job.launcher_log()]:
+        lines = [line for line in log_tail(path).splitlines() if line.strip()][-TAIL_LINES:]
+        if lines:
+            parts.append(f"--- {path.relative_to(job.root)}\n" + "\n".join(lines))
+    return redact("\n".join(parts), secret_values(os.environ))
+
+
+def step_times(record: Record, case_dir: Path) -> list[float]:
+    """Seconds of the measured steps of the last attempt; empty when none was measured."""
+    if not record.attempts:
+        return []
+    return metrics.step_times(read_ranks(JobPaths(case_dir / record.attempts[-1].directory)))
+
+
+def _python(case: Case) -> str:
+    return case.scenario.python or sys.executable
+
+
+def _working_directory(case: Case, settings: Settings, job: JobPaths) -> Path:
+    if case.scenario.trainer.kind == "hf":
+        return job.outputs
+    return settings.base_dir / (case.scenario.trainer.cwd or ".")
+
+
+def _earlier_attempts(case_dir: Path) -> list[Attempt]:
+    """Attempts of the case that this session has made already (a plugin that reruns tests)."""
+    try:
+        return list(read_record(case_dir / "record.json").attempts)
+    except (OSError, ValueError):
+        return []
+
+
+def _draft(
+    case: Case, settings: Settings, machine: Machine, stack: Stack, nodeid: str | None, before: list[Attempt]
+) -> Record:
+    secrets = secret_values(os.environ)
+    return Record(
+        case_id=case.id,
+        nodeid=nodeid,
+        session=settings.session,
+        state="running",
+        scenario=_shown(case),
+        source=str(case.source),
+        labels={key: redact(value, secrets) for key, value in case_labels(case, settings).items()},
+        command=[],
+        environment=environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {}),
+        attempts=before,
+    )
+
+
+def _launched(draft: Record, job: Job) -> Record:
+    """The record of a case whose job is about to start."""
+    number = int(job.paths.root.name.rpartition("-")[2])
+    attempt = Attempt(number=number, directory=job.paths.root.name, started=time.time(), lease=job.lease)
+    return draft.model_copy(
+        update={
+            "attempts": [*draft.attempts, attempt],
+            "command": redact_argv(job.command, secret_values(os.environ)),
+            "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
+        }
+    )
+
+
+def _shown(case: Case) -> dict[str, Any]:
+    """The resolved scenario with secrets hidden, by name and by value."""
+    scenario = resolved(case.scenario)
+    secrets = secret_values(os.environ) | secret_values(case.scenario.env)
+    shown: dict[str, Any] = redact_tree(scenario, secrets)
+    shown["trainer"]["args"] = redact_argv(scenario["trainer"]["args"], secrets)
+    return shown
+
+
+def _save(record: Record, case_dir: Path) -> Record:
+    write_record(record, case_dir / "record.json")
+    return record
