@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.environment import Stack
 from harness.journal import read_document, read_events, read_ranks
 from harness.leases import Holding, cpu_slots, lease
 from harness.probe.layout import JobPaths
-from harness.probe.redact import redact, redact_argv, redact_tree, secret_values
+from harness.probe.redact import redact, redact_argv, redact_tree, secret_arguments, secret_values
 from harness.probe.staging import stage
 from harness.record import Attempt, Kind, Lease, Record, Verdict, read_record, write_json, write_record
 from harness.sampling import sampler
@@ -66,10 +66,6 @@ class Settings:
     time_limit_s: float | None = None  # the smaller of this and the scenario's counts
     grace_s: float = GRACE_S
 
-    def time_limit_of(self, case: Case) -> float | None:
-        limits = [limit for limit in (case.scenario.time_limit_s, self.time_limit_s) if limit is not None]
-        return min(limits, default=None)
-
 
 @dataclass(frozen=True)
 class Job:
@@ -80,6 +76,7 @@ class Job:
     gpus: tuple[Gpu, ...]
     command: list[str]
     environ: dict[str, str]
+    probe_sha256: str  # of the staged probe
 
     @property
     def lease(self) -> Lease:
@@ -99,12 +96,6 @@ def missing(case: Case, machine: Machine) -> str | None:
     except environment.StackError:
         return unmet(case.scenario, gpus, {}, False, machine.gpu_reason)
     return unmet(case.scenario, gpus, packages, True, machine.gpu_reason)
-
-
-def case_labels(case: Case, settings: Settings) -> dict[str, str]:
-    """Labels of a case: the reserved ones by default, then the scenario's, then the session's."""
-    reserved = {"experiment": case.scenario.name, "identifier": settings.session}
-    return reserved | dict(case.scenario.labels) | dict(settings.labels)
 
 
 def run_case(
@@ -130,7 +121,7 @@ def run_case(
         return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
     with leased(case, settings, machine, on_wait) as (holding, gpus):
         job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
-        record = _save(_launched(draft, job), case_dir)
+        record = _save(_launched(case, draft, job), case_dir)
         interruption: BaseException | None = None
         try:
             launch(job)
@@ -195,13 +186,14 @@ def prepare(
     paths = JobPaths(case_dir / f"attempt-{number}")
     for folder in (paths.root, paths.node(), paths.outputs):
         folder.mkdir(mode=0o700)
-    stage(paths)
+    probe_sha256 = stage(paths)
     job_id = str(uuid.uuid4())  # processes of a job are found by it when their supervisor is gone
     cpus = len(machine.cpus) * len(gpus) // len(machine.gpus) if gpus else len(holding.ids)
     environ = local.environment(
         case.scenario, os.environ, gpus=[gpu.uuid for gpu in gpus], cpus=max(1, cpus), job_id=job_id
     )
-    job = Job(paths, holding, gpus, local.command(case.scenario, stack.executable, paths), environ)
+    command = local.command(case.scenario, stack.executable, paths)
+    job = Job(paths, holding, gpus, command, environ, probe_sha256)
     scenario = resolved(case.scenario)
     document = {
         "schema": JOB_SCHEMA,
@@ -210,12 +202,13 @@ def prepare(
         "attempt": number,
         "scenario": _shown(case) | {"model": scenario["model"]},  # the built-in trainer loads it from here
         "labels": dict(labels),
-        "command": redact_argv(job.command, secret_values(os.environ)),
+        "command": redact_argv(job.command, _secrets(case)),
         "cwd": str(_working_directory(case, settings, paths)),
+        "probe_sha256": probe_sha256,
         "environment_names": sorted(environ),
         "lease": job.lease.model_dump(mode="json"),
         "world_size": case.scenario.world_size,
-        "time_limit_s": settings.time_limit_of(case),
+        "time_limit_s": case.scenario.time_limit_within(settings.time_limit_s),
         "grace_s": settings.grace_s,
         "sampler": sampler.command(paths.system_journal()),
         "files": {
@@ -243,7 +236,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         job,
         world_size=scenario.world_size,
         expects_steps=scenario.measure_steps,
-        time_limit_s=settings.time_limit_of(case),
+        time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
     verdict = classify.judge(evidence)
     end = read_document(job.end)
@@ -259,7 +252,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "verdict": verdict,
             "measurements": metrics.measure(evidence.ranks, samples, ended),
             "artifacts": artifacts(job),
-            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank),
+            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, _secrets(case)),
         }
     )
 
@@ -284,7 +277,7 @@ def artifacts(job: JobPaths) -> dict[str, str]:
     return {name: str(path.relative_to(job.root.parent)) for name, path in files.items() if path.exists()}
 
 
-def failure_tail(job: JobPaths, rank: int | None) -> str:
+def failure_tail(job: JobPaths, rank: int | None, secrets: Collection[str]) -> str:
     """The last lines of the logs that tell most, secrets redacted: the failed rank's, and the launcher's."""
     ranks = [rank] if rank is not None else job.ranks()[:1]
     parts = []
@@ -292,7 +285,7 @@ def failure_tail(job: JobPaths, rank: int | None) -> str:
         lines = [line for line in log_tail(path).splitlines() if line.strip()][-TAIL_LINES:]
         if lines:
             parts.append(f"--- {path.relative_to(job.root)}\n" + "\n".join(lines))
-    return redact("\n".join(parts), secret_values(os.environ))
+    return redact("\n".join(parts), secrets)
 
 
 def step_times(record: Record, case_dir: Path) -> list[float]:
@@ -323,7 +316,6 @@ def _earlier_attempts(case_dir: Path) -> list[Attempt]:
 def _draft(
     case: Case, settings: Settings, machine: Machine, stack: Stack, nodeid: str | None, before: list[Attempt]
 ) -> Record:
-    secrets = secret_values(os.environ)
     return Record(
         case_id=case.id,
         nodeid=nodeid,
@@ -331,21 +323,27 @@ def _draft(
         state="running",
         scenario=_shown(case),
         source=str(case.source),
-        labels={key: redact(value, secrets) for key, value in case_labels(case, settings).items()},
+        labels=redact_tree(case.scenario.labels_in(settings.session, settings.labels), _secrets(case)),
         command=[],
         environment=environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {}),
         attempts=before,
     )
 
 
-def _launched(draft: Record, job: Job) -> Record:
+def _launched(case: Case, draft: Record, job: Job) -> Record:
     """The record of a case whose job is about to start."""
     number = int(job.paths.root.name.rpartition("-")[2])
-    attempt = Attempt(number=number, directory=job.paths.root.name, started=time.time(), lease=job.lease)
+    attempt = Attempt(
+        number=number,
+        directory=job.paths.root.name,
+        started=time.time(),
+        lease=job.lease,
+        probe_sha256=job.probe_sha256,
+    )
     return draft.model_copy(
         update={
             "attempts": [*draft.attempts, attempt],
-            "command": redact_argv(job.command, secret_values(os.environ)),
+            "command": redact_argv(job.command, _secrets(case)),
             "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
         }
     )
@@ -354,10 +352,15 @@ def _launched(draft: Record, job: Job) -> Record:
 def _shown(case: Case) -> dict[str, Any]:
     """The resolved scenario with secrets hidden, by name and by value."""
     scenario = resolved(case.scenario)
-    secrets = secret_values(os.environ) | secret_values(case.scenario.env)
-    shown: dict[str, Any] = redact_tree(scenario, secrets)
-    shown["trainer"]["args"] = redact_argv(scenario["trainer"]["args"], secrets)
+    shown: dict[str, Any] = redact_tree(scenario, _secrets(case))
+    shown["trainer"]["args"] = redact_argv(scenario["trainer"]["args"], _secrets(case))
     return shown
+
+
+def _secrets(case: Case) -> set[str]:
+    """Values that must not be written: of the environment, of the scenario's own variables, among its arguments."""
+    scenario = case.scenario
+    return secret_values(os.environ) | secret_values(scenario.env) | secret_arguments(scenario.trainer.args)
 
 
 def _save(record: Record, case_dir: Path) -> Record:

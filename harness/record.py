@@ -74,6 +74,7 @@ class Attempt(Frozen):
     started: float  # seconds since the epoch
     ended: float | None = None
     lease: Lease
+    probe_sha256: str | None = None  # of the probe that ran, which lies in the attempt's folder
     end: dict[str, Any] | None = None  # end.json as the supervisor wrote it; None: it never did
     verdict: Verdict | None = None
 

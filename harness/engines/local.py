@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness import supervise
+from harness.journal import read_document
 from harness.probe.layout import JobPaths
+from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
 from harness.scenario import Scenario
 
 JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job
-BUILT_IN = "harness_probe.finetune"  # the target of `trainer: hf`, a module of the staged probe
 
 # Set by a launcher for its own ranks, or by the pytest around us: a job started inside of either is no part of it.
 _LEAKED = re.compile(
@@ -38,11 +39,10 @@ def command(scenario: Scenario, python: str, job: JobPaths) -> list[str]:
     """The argv of a job: the staged probe with the scenario's target, under torchrun when there are several ranks."""
     trainer = scenario.trainer
     if trainer.kind == "hf":
-        target = ["-m", BUILT_IN]
+        probe = start_command(job, BUILT_IN, module=True)
     else:
         assert trainer.target is not None  # the scenario's own check
-        target = ["-m", trainer.target] if trainer.module else [trainer.target]
-    probe = [str(job.probe / "__main__.py"), str(job.root), *target, *trainer.args]
+        probe = start_command(job, trainer.target, *trainer.args, module=trainer.module)
     return [*launcher(python, scenario.world_size), *probe]
 
 
@@ -169,7 +169,7 @@ class LocalJob:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        end = _read_end(self._job.end)
+        end = read_document(self._job.end)
         if end is None or not end.get("clean"):
             killed, clean = sweep(self._id)
             if end is None:
@@ -221,11 +221,3 @@ def _processes_of(job_id: str) -> list[int]:
                 if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     marked.append(int(entry))
     return sorted({*marked, *(pid for parent in marked for pid in supervise.descendants(parent))})
-
-
-def _read_end(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None

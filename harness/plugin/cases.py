@@ -109,22 +109,19 @@ def _bad(entry: "BadScenario") -> PlannedCase:
 
 
 def _planned(case: "Case", directory: str, options: Options, runner: Runner) -> PlannedCase:
-    from harness.probe.redact import redact, secret_values
+    from harness.probe.redact import redact_tree, secret_values
 
     scenario = case.scenario
-    limits = [limit for limit in (options.time_limit_s, scenario.time_limit_s) if limit is not None]
-    named = {"experiment": scenario.name, "identifier": options.session}
-    labels = named | dict(scenario.labels) | dict(options.labels)
     secrets = secret_values(os.environ)
     return PlannedCase(
         case_id=case.id,
         directory=directory,
         experiment=scenario.name,
-        labels={key: redact(value, secrets) for key, value in labels.items()},
+        labels=redact_tree(scenario.labels_in(options.session, options.labels), secrets),
         gpus=scenario.gpus or 0,
         processes=scenario.processes or scenario.gpus or 1,
         skip=runner.missing(case),
-        time_limit_s=min(limits, default=None),
+        time_limit_s=scenario.time_limit_within(options.time_limit_s),
     )
 
 

@@ -2,17 +2,19 @@
 
 One JSON object a line, one write(2) a line, so that a SIGKILL loses at most the line being written."""
 
+import contextlib
 import json
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
 
-# event -> field -> what it holds.  `docs/job-directory.md` prints this table; a test keeps the two equal.  Every line also has
-# t (wall clock, seconds since the epoch), m (monotonic clock, seconds) and e (the event's name).
+# event -> field -> what it holds.  `docs/job-directory.md` prints this table; a test keeps the two equal.  Every line
+# also has t (wall clock, seconds since the epoch), m (monotonic clock, seconds) and e (the event's name).
 EVENTS: dict[str, dict[str, str]] = {
     "start": {
         "schema": "version of this table",
@@ -39,9 +41,10 @@ EVENTS: dict[str, dict[str, str]] = {
         "transformers": "version of transformers; null when not imported",
     },
     "segment": {
-        "segment": "number of this call of train() in the process, from 0",
+        "segment": "number of this stretch of training in the process, from 0: a call of train() or a restart in it",
+        "restart": "whether train() began again by itself (auto_find_batch_size)",
         "step": "global step it starts from (above 0 when resuming)",
-        "max_steps": "global step it is to end at",
+        "max_steps": "global step it is to end at; this and the rest null in a program without a Trainer",
         "batch_asked": "micro-batch of a device as given in the training arguments",
         "batch_ran": "micro-batch of a device that really runs (smaller after auto_find_batch_size)",
         "accumulation": "micro-batches in a step",
@@ -49,16 +52,20 @@ EVENTS: dict[str, dict[str, str]] = {
     "step": {
         "step": "global step that ended, from 1",
         "segment": "segment it belongs to",
-        "seconds": "wall time from the end of the step before (or the segment's start) to this step's end, host clock",
+        "ended_m": "when it ended on the host, on the clock of m; on a GPU the line is written later",
+        "seconds": "wall time from the end of the step before (or the segment's start) to this step's end, host clock; "
+        "in a program without a Trainer the first step counts from the start of its phase",
         "device_seconds": "the same between two CUDA events; null on CPU and for a segment's first step",
         "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before",
         "overhead": "what took it: a list of log, save, eval",
-        "loss": "mean loss of the step's micro-batches on this rank, as training_step returned it; null when unknown",
+        "loss": "loss of the step on this rank: the sum of what training_step returned for its micro-batches (the "
+        "Trainer has divided each by their number); null when unknown",
         "grad_norm": "gradient norm before clipping; null when the trainer computed none",
         "learning_rate": "learning rate of the first parameter group in this step",
     },
     "tokens": {
         "step": "global step these belong to",
+        "segment": "segment they belong to",
         "padded": "slots: elements of input_ids",
         "non_pad": "slots that hold a token (attention_mask); equal to padded without a mask",
         "trainable": "labels that count in the loss after the shift by one",
@@ -78,13 +85,15 @@ EVENTS: dict[str, dict[str, str]] = {
         "step": "global step that was running (last finished + 1); null outside train()",
         "phase": "phase in which it was seen",
         "part": "part of a step: data, forward, backward, optimizer, save, eval; null when not in one",
-        "where": "who saw it: train (it left Trainer.train), main (it left the program), exit (context of a SystemExit), log",
+        "where": "who saw it: train (it left Trainer.train), main (it left the program), exit (behind SystemExit), log",
         "exit_code": "exit code of a SystemExit; null for others",
     },
     "memory": {
         "phase": "phase at whose end this was read",
-        "allocated_peak_bytes": "peak of the allocator since the phase before; null on CPU",
+        "allocated_peak_bytes": "peak of the allocator; null on CPU",
         "reserved_peak_bytes": "peak reserved; null on CPU",
+        "since": "what the peaks cover: `phase` this phase alone (the built-in target), `process` all before it too "
+        "(other programs, whose own peak statistics are left alone); null on CPU",
         "total_bytes": "memory of the device; null on CPU",
         "alloc_retries": "allocations that were tried again after freeing cached blocks; null on CPU",
         "ooms": "out-of-memory errors of the allocator; null on CPU",
@@ -100,54 +109,72 @@ EVENTS: dict[str, dict[str, str]] = {
 
 
 class Journal:
-    """Appends events to one file.  Safe from several threads; a failing disk is reported once on stderr, never raised."""
+    """Appends events to one file, from any thread; a failing disk is reported once on stderr, never raised."""
 
     fsync_every_s = 1.0
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._dirty = threading.Event()
+        self._dirty = False  # written since the last sync
         self._closed = threading.Event()
         self._failed = False
-        threading.Thread(target=self._sync_regularly, name="harness-journal", daemon=True).start()
+        self._thread: threading.Thread | None = None
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event.  Non-finite floats become the strings NaN, Infinity, -Infinity: strict JSON has no number for them."""
-        line = _encode({"t": time.time(), "m": time.monotonic(), "e": event, **fields})
+        """Append one event.  JSON has no non-finite numbers: they become the strings NaN, Infinity, -Infinity."""
+        self.write_all([(event, fields)])
+
+    def write_all(self, events: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Append several events that are known at the same time, in one write(2)."""
+        t, m = time.time(), time.monotonic()
+        lines = b"".join([_encode({"t": t, "m": m, "e": event, **fields}) for event, fields in events])
         try:
-            os.write(self._fd, line)
+            os.write(self._fd, lines)
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 os.write(2, f"harness: journal lost a line: {error}\n".encode())
-        self._dirty.set()
+        self._dirty = True
+
+    def sync_regularly(self) -> None:
+        """From now on bring what was written to the disk once a second, in a thread.
+
+        Not from the start: a program that never trains must not turn into one with several threads, of which os.fork
+        warns.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._sync_regularly, name="harness-journal", daemon=True)
+            self._thread.start()
 
     def sync(self) -> None:
         """Bring what was written to the disk itself; at phase marks and at the end, never within a step."""
-        self._dirty.clear()
-        try:
+        self._dirty = False
+        with contextlib.suppress(OSError):  # a file system without fsync: write(2) has already left the process
             os.fsync(self._fd)
-        except OSError:
-            pass  # a file system without fsync: write(2) has already left the process
 
     def close(self) -> None:
         if not self._closed.is_set():
             self._closed.set()
+            if self._thread is not None:
+                self._thread.join(timeout=self.fsync_every_s)  # it must not find another file under our descriptor
             self.sync()
             os.close(self._fd)
 
     def _sync_regularly(self) -> None:
         while not self._closed.wait(self.fsync_every_s):
-            if self._dirty.is_set():
+            if self._dirty:
                 self.sync()
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would make one for each line
 
 
 def _encode(event: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(event, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return _ENCODER.encode(event).encode() + b"\n"
     except ValueError:
-        return json.dumps(_finite(event), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return _ENCODER.encode(_finite(event)).encode() + b"\n"
 
 
 def _finite(value: Any) -> Any:

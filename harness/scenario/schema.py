@@ -1,6 +1,7 @@
 """The schema: what a scenario is once it is read, with every default filled in.  Values only, no YAML."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -219,6 +220,14 @@ class Scenario(Frozen):
     def world_size(self) -> int:
         """Training processes: one a GPU, or as many as `processes` says."""
         return self.gpus or self.processes or 1
+
+    def labels_in(self, session: str, given: Mapping[str, str]) -> dict[str, str]:
+        """Labels of a case: the reserved ones by default, then the scenario's own, then the session's."""
+        return {"experiment": self.name, "identifier": session, **self.labels, **given}
+
+    def time_limit_within(self, limit_s: float | None) -> float | None:
+        """Seconds: the smaller of its own time limit and the session's; None where there is neither."""
+        return min((limit for limit in (self.time_limit_s, limit_s) if limit is not None), default=None)
 
     @property
     def on_gpu(self) -> bool:

@@ -95,7 +95,7 @@ def bench(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(pytester)
 
 
-@pytest.fixture(params=["-n0", "-n2"])
+@pytest.fixture(params=["-n0", pytest.param("-n2", marks=pytest.mark.slow)])
 def workers(request: pytest.FixtureRequest) -> str:
     """Once in one process, once with xdist."""
     option: str = request.param

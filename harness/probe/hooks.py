@@ -1,0 +1,313 @@
+"""Reaches an unmodified program: patches the modules that train the moment the program imports them.
+
+`transformers.trainer` (the callback, train, training_step, get_batch_samples, logging and saving), `accelerate` (the
+gradient norm), `torch.optim` (steps of programs without a Trainer), `logging` (exceptions that are only logged)."""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import logging
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from .measure import Meter
+from .model import count_parameters
+from .tokens import count
+
+Patch = Callable[[Any, Meter], None]
+
+
+def install(meter: Meter) -> None:
+    """Patch the modules below when they are imported, and at once those that already are."""
+    patches: dict[str, Patch] = {
+        "transformers.trainer": patch_trainer,
+        "accelerate.accelerator": patch_accelerator,
+        "torch.optim.optimizer": patch_optimizer,
+    }
+    sys.meta_path.insert(0, PatchFinder(patches, meter))
+    for name, patch in patches.items():
+        if name in sys.modules:
+            with meter.guard(f"patch {name}"):
+                patch(sys.modules[name], meter)
+    watch_log(meter)
+
+
+class PatchFinder(importlib.abc.MetaPathFinder):
+    """Finds nothing by itself: lets the other finders find, and has a patch applied once the module has run."""
+
+    def __init__(self, patches: dict[str, Patch], meter: Meter) -> None:
+        self._patches, self._meter = patches, meter
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        patch = self._patches.get(fullname)
+        if patch is None:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                with self._meter.guard(f"import {fullname}"):
+                    _after_exec(spec, functools.partial(self._apply, patch, fullname))
+                return spec  # type: ignore[no-any-return]  # finders are whatever is on sys.meta_path
+        return None
+
+    def _apply(self, patch: Patch, name: str, module: ModuleType) -> None:
+        with self._meter.guard(f"patch {name}"):
+            patch(module, self._meter)
+
+
+def _after_exec(spec: importlib.machinery.ModuleSpec, then: Callable[[ModuleType], None]) -> None:
+    """Call `then(module)` after the module's code ran.  The loader stays the same object: others ask it for sources."""
+    loader: Any = spec.loader
+    original = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        if module.__spec__ is not spec:  # a zip's loader serves many modules
+            original(module)
+            return
+        loader.__dict__.pop("exec_module", None)
+        original(module)
+        then(module)
+
+    loader.exec_module = exec_module
+
+
+def patch_trainer(module: Any, meter: Meter) -> None:
+    """Measure every Trainer that will be made, subclasses included."""
+    trainer = module.Trainer
+    module.DEFAULT_CALLBACKS.append(callback_class(meter))
+    for name, make in _METHODS.items():
+        original = trainer.__dict__.get(name)
+        if original is None:
+            if name != "get_batch_samples":  # absent before 4.46: then the `tokens` events say so
+                meter.fault("patch transformers.trainer", AttributeError(f"Trainer has no {name}"))
+        elif not hasattr(original, "_harness_probe"):
+            wrapped: Any = functools.wraps(original)(make(original, meter))
+            wrapped._harness_probe = True
+            setattr(trainer, name, wrapped)
+    if meter.phase == "import":
+        meter.mark("setup")
+
+
+def _train(original: Any, meter: Meter) -> Any:
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with meter.guard("train"):
+            meter.train_entered(self)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            with meter.guard("train"):
+                meter.train_left(error)
+            raise
+        with meter.guard("train"):
+            meter.train_left(None)
+        return result
+
+    return train
+
+
+def _training_step(original: Any, meter: Meter) -> Any:
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(self, *args, **kwargs)
+        with meter.guard("training_step"):
+            meter.saw_loss(loss)
+        return loss
+
+    return training_step
+
+
+def _get_batch_samples(original: Any, meter: Meter) -> Any:
+    def get_batch_samples(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        with meter.guard("get_batch_samples"):
+            batches = result[0]
+            if meter.shifted is None or self is not meter.trainer:
+                meter.shifted = _shifts(self)
+            if batches:
+                meter.saw_counts(count(batches, shifted=meter.shifted))
+        return result
+
+    return get_batch_samples
+
+
+def _shifts(trainer: Any) -> bool:
+    """Whether the loss compares a position with the next label (causal models), or labels were shifted before."""
+    model = trainer.model
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    told = getattr(trainer, "_loss_shifts_labels", None)
+    # None is a class that transformers knows no loss for; it then takes the causal one, which shifts.
+    return (
+        True if told is None or told else getattr(model, "loss_type", None) is None and hasattr(model, "loss_function")
+    )
+
+
+def _maybe_log_save_evaluate(original: Any, meter: Meter) -> Any:
+    def maybe_log_save_evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            with meter.guard("overhead"):
+                meter.add_overhead(time.monotonic() - began)
+
+    return maybe_log_save_evaluate
+
+
+def _save_model(original: Any, meter: Meter) -> Any:
+    def save_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        final = not meter.training and meter.phase == "teardown"
+        if final:
+            with meter.guard("save"):
+                meter.mark("save")
+        result = original(self, *args, **kwargs)
+        if final:
+            with meter.guard("save"):
+                meter.mark("teardown")
+        return result
+
+    return save_model
+
+
+_METHODS: dict[str, Callable[[Any, Meter], Any]] = {
+    "train": _train,
+    "training_step": _training_step,
+    "get_batch_samples": _get_batch_samples,
+    "_maybe_log_save_evaluate": _maybe_log_save_evaluate,
+    "save_model": _save_model,
+}
+
+
+def callback_class(meter: Meter) -> type:
+    """The class that Trainer makes an instance of; its own methods only hand on to the meter."""
+    from transformers.trainer_callback import TrainerCallback
+
+    class HarnessProbeCallback(TrainerCallback):  # type: ignore[misc]
+        """Journals what a Trainer does."""
+
+        counted: dict[str, Any] | None = None
+
+        def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_init_end"):  # here the model is whole; later it may be wrapped, sharded, partitioned
+                model = kwargs.get("model")
+                self.counted = None if model is None else count_parameters(model)
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_train_begin"):
+                meter.begin(args, state, kwargs.get("model"), self.counted)
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_pre_optimizer_step"):
+                meter.saw_optimizer(kwargs.get("optimizer"))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_step_end"):
+                meter.step_ended(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            with meter.guard("on_log"):
+                meter.logged(state.global_step, logs or {})
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_evaluate"):
+                meter.evaluated(state.global_step)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_save"):
+                meter.saved(state.global_step)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with meter.guard("on_train_end"):
+                meter.end_segment()
+
+        def __reduce__(self) -> Any:
+            # A Trainer that is sent to another process (a search over hyperparameters) is no rank of ours there.
+            return TrainerCallback, ()
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    return HarnessProbeCallback
+
+
+def patch_accelerator(module: Any, meter: Meter) -> None:
+    """Keep the gradient norm that clipping computes; nothing is computed for our sake."""
+    original = module.Accelerator.clip_grad_norm_
+    if hasattr(original, "_harness_probe"):
+        return
+
+    @functools.wraps(original)
+    def clip_grad_norm_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        norm = original(self, *args, **kwargs)
+        with meter.guard("clip_grad_norm_"):
+            meter.saw_norm(norm)
+        return norm
+
+    clip_grad_norm_._harness_probe = True  # type: ignore[attr-defined]
+    module.Accelerator.clip_grad_norm_ = clip_grad_norm_
+
+
+def patch_optimizer(module: Any, meter: Meter) -> None:
+    """Count the optimizer steps of programs without a Trainer."""
+    series = OptimizerSeries()
+
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if meter.training:
+            return
+        with meter.guard("optimizer"):
+            number, leads_anew = series.stepped(optimizer)
+            if number is not None:
+                meter.optimizer_stepped(number, optimizer, leads_anew=leads_anew)
+
+    stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled optimizer step must not trace into the probe
+    module.register_optimizer_step_post_hook(stepped)
+
+
+class OptimizerSeries:
+    """Which optimizer's steps are the program's steps, where several step in turn (discriminator and generator).
+
+    The first leads.  Another takes the lead when it steps twice with no step of the leader between, or when the leader
+    is gone.
+    """
+
+    def __init__(self) -> None:
+        self._leader: weakref.ref[Any] | None = None
+        self._other: weakref.ref[Any] | None = None
+        self._number = 0
+
+    def stepped(self, optimizer: Any) -> tuple[int | None, bool]:
+        """(number of the step from 1, whether a new leader's series begins); None: one that does not lead stepped."""
+        leader = self._leader() if self._leader is not None else None
+        if leader is optimizer:
+            self._other = None
+            self._number += 1
+            return self._number, False
+        if leader is None or (self._other is not None and self._other() is optimizer):
+            first = self._leader is None
+            self._leader, self._other = weakref.ref(optimizer), None
+            self._number = 1
+            return 1, not first
+        self._other = weakref.ref(optimizer)
+        return None, False
+
+
+def watch_log(meter: Meter) -> None:
+    """Keep the exceptions that a program logs as errors: some then throw them away and exit with a code alone."""
+    previous = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = previous(*args, **kwargs)
+        if record.levelno >= logging.ERROR:
+            error = sys.exc_info()[1]
+            if isinstance(error, Exception):
+                with meter.guard("log"):
+                    meter.saw(error, "log")
+        return record
+
+    logging.setLogRecordFactory(factory)

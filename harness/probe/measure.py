@@ -1,0 +1,355 @@
+"""What one rank measures of itself: phases, segments, steps, tokens, exceptions, and the journal they go to.
+
+The methods of `Meter` are called by the hooks, under its guard: a fault in here becomes a `probe_error` event and never
+reaches the target."""
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+from .errors import Sightings, behind_exit, describe, exit_code_of, message_of, qualified
+from .journal import Journal
+from .layout import JobPaths
+from .memory import no_memory, read_memory
+from .model import describe_model
+from .pending import Ended, Pending, Read
+from .tokens import Counts, no_counts
+
+FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
+LOGGED_TOLD = 20  # exceptions that were only logged
+AFTER_ERROR_S = 2.0  # how long the device may take to finish earlier steps once an exception was seen
+
+_active: "Meter | None" = None
+
+
+def activate(meter: "Meter") -> None:
+    global _active
+    _active = meter
+
+
+def phase(name: str) -> None:
+    """For programs that know the probe, as the built-in target does: the phase `name` begins now."""
+    if _active is not None:
+        with _active.guard("phase"):
+            _active.own_target = True
+            _active.mark(name)
+
+
+def job_folder() -> str | None:
+    """The job directory this process measures for; None without a probe."""
+    return None if _active is None else str(_active.job.root)
+
+
+class Meter:
+    """The state of one rank's measuring."""
+
+    def __init__(self, job: JobPaths, rank: int, journal: Journal, secrets: set[str]) -> None:
+        self.job, self.rank, self.secrets = job, rank, secrets
+        self.own_target = False
+        self.phase = "import"
+        self.steps = 0
+        self.seen_by: str | None = None
+        self.exit_code: int | None = 0
+        self.trainer: Any = None  # the Trainer whose train() runs
+        self.shifted: bool | None = None  # whether its loss shifts the labels; None: not yet asked
+        self.depth = 0  # of train() calls
+        self._journal: Journal | None = journal
+        self._lock = threading.Lock()
+        self._faults: Counter[str] = Counter()
+        self._logged = 0
+        self._sightings = Sightings()
+        self._pending = Pending(self._emit)
+        self._segment = -1
+        self._open = False  # a segment of a Trainer has begun and not ended
+        self._optimizer_segment = False  # a program without a Trainer has begun to step
+        self._in_call = 0  # segments of this train() call
+        self._cuda = False
+        self._last_step: int | None = None
+        self._last_end = self._phase_began = time.monotonic()
+        self._model: dict[str, Any] | None = None
+        self._reset()
+
+    def guard(self, where: str) -> "Guard":
+        return Guard(self, where)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """Journal a failure of the probe itself."""
+        self._faults[where] += 1
+        if self._faults[where] <= FAULTS_TOLD:
+            self._write(
+                "probe_error", where=where, message=f"{qualified(type(error))}: {message_of(error, self.secrets)}"
+            )
+
+    def switch_off(self) -> None:
+        """In a forked child: it is no rank, and the journal is its parent's."""
+        self._journal = None
+
+    @property
+    def off(self) -> bool:
+        return self._journal is None
+
+    def _write(self, event: str, **fields: Any) -> None:
+        if self._journal is not None:
+            self._journal.write(event, **fields)
+
+    def mark(self, name: str, *, sync: bool = True) -> None:
+        """The phase `name` begins; on a GPU the memory figures of the phase before are journalled."""
+        with self.guard("memory"):
+            memory = read_memory(self.phase, reset=self.own_target)
+            if memory:
+                self._write("memory", **memory)
+        self.phase = name
+        self._phase_began = time.monotonic()
+        self._write("phase", name=name)
+        if sync and self._journal is not None:
+            self._journal.sync()
+
+    @property
+    def training(self) -> bool:
+        return self.depth > 0 or self._open
+
+    def train_entered(self, trainer: Any) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.trainer, self.shifted, self._in_call = trainer, None, 0
+
+    def train_left(self, error: BaseException | None) -> None:
+        self.depth -= 1
+        if error is None:
+            self._sightings.forget()
+        else:
+            self._pending.flush(AFTER_ERROR_S)
+            if not isinstance(error, (SystemExit, GeneratorExit)):  # an exit is judged when it has left the program
+                self.saw(error, "train")
+        if self.depth == 0:
+            self.end_segment()
+            self.trainer = None
+
+    def begin(self, args: Any, state: Any, model: Any, counted: dict[str, Any] | None) -> None:
+        """A segment begins: the loop of a Trainer is about to fetch its first batch."""
+        self._pending.flush(AFTER_ERROR_S)
+        self._start_segment()
+        self._optimizer_segment = False
+        self._in_call += 1
+        self._last_step = state.global_step
+        device = getattr(args, "device", None)
+        self._cuda = getattr(device, "type", None) == "cuda"
+        gpus = max(1, getattr(args, "n_gpu", 1))
+        ran = getattr(self.trainer, "_train_batch_size", None) or getattr(state, "train_batch_size", None)
+        described = describe_model(model, counted)
+        if described != self._model:
+            self._model = described
+            self._write("model", **described)
+        self._write(
+            "segment",
+            segment=self._segment,
+            restart=self._in_call > 1,
+            step=state.global_step,
+            max_steps=state.max_steps,
+            batch_asked=args.per_device_train_batch_size,
+            batch_ran=None if ran is None else ran // gpus,
+            accumulation=args.gradient_accumulation_steps,
+        )
+        self.mark("first_step")
+        self._last_end = time.monotonic()
+
+    def _start_segment(self) -> None:
+        self._segment += 1
+        self._open = True
+        self._reset()
+        self._pending.new_segment()
+        if self._journal is not None:
+            self._journal.sync_regularly()
+
+    def end_segment(self) -> None:
+        """The loop has ended, well or not."""
+        if self._open:
+            self._pending.flush(AFTER_ERROR_S)
+            self._open = False
+            self.mark("teardown")
+
+    def _reset(self) -> None:
+        self._loss: Any = None
+        self._norm: Any = None
+        self._rate: Any = None
+        self._counts: Counts | str | None = None
+        self._overhead_s = 0.0
+        self._overhead: list[str] = []
+
+    def saw_loss(self, loss: Any) -> None:
+        """What training_step returned for a micro-batch, already scaled by their number: the step's loss is the sum."""
+        if getattr(loss, "is_cpu", False):
+            loss = loss.item()
+        self._loss = loss if self._loss is None else self._loss + loss
+
+    def saw_norm(self, norm: Any) -> None:
+        if hasattr(norm, "to_local"):  # a DTensor; gathering it would be a collective of our own
+            norm = norm.to_local() if all(p.is_replicate() for p in norm.placements) else None
+        self._norm = norm
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        """Before the optimizer's step, so before the scheduler's."""
+        groups = getattr(optimizer, "param_groups", None)
+        self._rate = groups[0].get("lr") if groups else None
+
+    def saw_counts(self, counts: Counts | str) -> None:
+        self._counts = counts
+
+    def tag_overhead(self, what: str) -> None:
+        if what not in self._overhead:
+            self._overhead.append(what)
+
+    def add_overhead(self, seconds: float) -> None:
+        if self._overhead:
+            self._overhead_s += seconds
+
+    def step_ended(self, step: int) -> None:
+        """A Trainer's optimizer step has ended."""
+        counts = self._counts if self._counts is not None else self._why_uncounted()
+        self._step_ended(step, counts)
+        self.seen_by = "trainer"
+
+    def optimizer_stepped(self, step: int, optimizer: Any, *, leads_anew: bool) -> None:
+        """A step of a program without a Trainer has ended; `leads_anew`: with it another optimizer's series begins."""
+        if not self._optimizer_segment or leads_anew:
+            norm = self._norm  # clipped before anybody knew that a segment begins
+            self._last_end = self._phase_began
+            self._start_segment()
+            self._norm = norm
+            self._open, self._optimizer_segment = False, True
+            self._cuda = _device_type(optimizer) == "cuda"
+            unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation"))
+            self._write("segment", segment=self._segment, restart=False, step=step - 1, **unknown)
+        self.saw_optimizer(optimizer)
+        self._step_ended(step, None)
+        self.seen_by = self.seen_by or "optimizer"
+
+    def _step_ended(self, step: int, counts: Counts | str | None) -> None:
+        now = time.monotonic()
+        fields = {
+            "step": step,
+            "segment": self._segment,
+            "ended_m": now,
+            "seconds": now - self._last_end,
+            "overhead_seconds": self._overhead_s,
+            "overhead": self._overhead,
+        }
+        numbers = {"loss": self._loss, "grad_norm": self._norm, "learning_rate": self._rate}
+        self._reset()
+        self._last_end, self._last_step = now, step
+        self.steps += 1
+        self._sightings.forget()
+        self._pending.add(Ended(fields, numbers, counts), cuda=self._cuda)
+        if self.phase != "steady":
+            self.mark("steady", sync=False)  # the disk may take its time: not within a step
+
+    def _emit(self, read: Read) -> None:
+        ended = read.ended
+        ended.fields.update(read.numbers, device_seconds=read.device_seconds)
+        events = [("step", ended.fields)]
+        if ended.counts is not None:
+            counts = no_counts(ended.counts) if isinstance(ended.counts, str) else ended.counts.fields(read.tokens)
+            events.append(("tokens", {"step": ended.fields["step"], "segment": ended.fields["segment"], **counts}))
+        if self._journal is not None:
+            self._journal.write_all(events)
+
+    def _why_uncounted(self) -> str:
+        cls = type(self.trainer)
+        method = getattr(cls, "get_batch_samples", None)
+        if method is None:
+            return "this version of transformers has no Trainer.get_batch_samples"
+        return f"{qualified(cls)} does not fetch its batches through Trainer.get_batch_samples"
+
+    def logged(self, step: int, logs: dict[str, Any]) -> None:
+        self.tag_overhead("log")
+        numbers = {k: v for k, v in logs.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+        self._write("log", step=step, logs=numbers)
+
+    def evaluated(self, step: int) -> None:
+        self.tag_overhead("eval")
+        self._write("eval", step=step)
+
+    def saved(self, step: int) -> None:
+        self.tag_overhead("save")
+        self._write("save", step=step)
+
+    def saw(self, error: BaseException, where: str, exit_code: int | None = None) -> None:
+        """Journal an exception; KeyboardInterrupt is told and blamed for nothing."""
+        if self.off or not self._sightings.is_news(error, where):
+            return
+        if where == "log":
+            self._logged += 1
+            if self._logged > LOGGED_TOLD:
+                return
+        in_step = (self._open or self._optimizer_segment) and self._last_step is not None
+        step = (self._last_step or 0) + 1 if in_step else None
+        record = describe(error, where=where, step=step, phase=self.phase, exit_code=exit_code, secrets=self.secrets)
+        self._write("exception", **record)
+        is_bare_exit = isinstance(error, SystemExit)
+        if not isinstance(error, KeyboardInterrupt) and not (is_bare_exit and self._sightings.best()):
+            self._sightings.add(record)
+
+    def left(self, error: BaseException | None) -> None:
+        """The program has ended by `error`, or by itself; writes error.json when that was a bad end."""
+        self._pending.flush(AFTER_ERROR_S)
+        self.exit_code = exit_code_of(error)
+        if error is None or self.exit_code == 0:
+            return
+        if isinstance(error, SystemExit):
+            self.saw(behind_exit(error) or error, "exit", self.exit_code)
+        else:
+            self.saw(error, "main")
+        best = self._sightings.best()
+        if best is not None and not isinstance(error, KeyboardInterrupt) and not self.off:
+            self._write_error({**best, "rank": self.rank})
+        if self._journal is not None:
+            self._journal.sync()
+
+    def _write_error(self, record: dict[str, Any]) -> None:
+        path = self.job.error(self.rank)
+        partial = path.with_name(path.name + ".partial")
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+        os.replace(partial, path)
+
+    def end(self) -> None:
+        """The interpreter is about to go; the last thing the journal hears."""
+        journal = self._journal
+        if journal is None:
+            return
+        self._pending.flush(AFTER_ERROR_S)
+        with self.guard("memory"):
+            self._write("memory", **(read_memory(self.phase, reset=self.own_target) or no_memory(self.phase)))
+        self._write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)
+        self._journal = None
+        journal.close()
+
+
+class Guard:
+    """Turns an exception of the probe's own code into a `probe_error` event."""
+
+    __slots__ = ("_meter", "_where")
+
+    def __init__(self, meter: Meter, where: str) -> None:
+        self._meter, self._where = meter, where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._meter.fault(self._where, error)
+        return True
+
+
+def _device_type(optimizer: Any) -> str | None:
+    groups = getattr(optimizer, "param_groups", None)
+    parameters = groups[0].get("params") if groups else None
+    return parameters[0].device.type if parameters else None

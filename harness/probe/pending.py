@@ -1,0 +1,134 @@
+"""Steps that have ended on the host and may still run on the device: their figures are read when they are there.
+
+Nothing here waits for the device within a step: numbers are copied without blocking into pinned memory, and read once
+the event recorded after the copies has passed."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .tokens import Counts
+
+
+@dataclass
+class Ended:
+    """One step.  `numbers` are floats, None, or 0-dim tensors; those on a device turn into host copies in `add`."""
+
+    fields: dict[str, Any]
+    numbers: dict[str, Any]
+    counts: Counts | str | None  # a text: why there are no counts; None: nobody counts here
+    event: Any = None
+    before: Any = None
+    token_copy: Any = None
+
+    @property
+    def device_numbers(self) -> list[Any]:
+        return self.counts.device_numbers if isinstance(self.counts, Counts) else []
+
+    def read(self, *, lost: bool) -> "Read":
+        """Turn copies into numbers; `lost`: the device failed and the copies hold nothing."""
+        if lost:
+            numbers = {name: value if isinstance(value, float) else None for name, value in self.numbers.items()}
+            return Read(self, numbers, None, None)
+        numbers = {name: _float(value) for name, value in self.numbers.items()}
+        tokens = (
+            [int(number) for number in self.device_numbers] if self.token_copy is None else self.token_copy.tolist()
+        )
+        seconds = None if self.before is None else self.before.elapsed_time(self.event) / 1000
+        return Read(self, numbers, tokens, seconds)
+
+
+@dataclass
+class Read:
+    """A step whose figures were read; `tokens` are the values of `Counts.device_numbers`."""
+
+    ended: Ended
+    numbers: dict[str, float | None]
+    tokens: list[int] | None
+    device_seconds: float | None
+
+
+@dataclass
+class Pending:
+    """The steps not yet written, in order; `emit` gets each once."""
+
+    emit: Callable[[Read], None]
+    _waiting: deque[Ended] = field(default_factory=deque)
+    _previous: Any = None  # the event at the end of the step before, in the same segment
+    _failed: bool = False
+
+    def new_segment(self) -> None:
+        self._previous = None
+
+    def add(self, ended: Ended, *, cuda: bool) -> None:
+        """Take a step that has just ended; on the CPU it is written at once."""
+        if not cuda or self._failed:
+            self.emit(ended.read(lost=self._failed))
+            return
+        try:
+            self._record(ended)
+        except RuntimeError:  # no memory for a copy, or a failed device; the step has ended all the same
+            ended.event = None
+        self._waiting.append(ended)
+        self.drain()
+
+    def drain(self, wait_s: float = 0.0) -> None:
+        """Write the steps whose events have passed, waiting at most `wait_s` seconds for the others to pass.
+
+        Polls instead of synchronising: behind a collective whose peer has died, a synchronisation never returns.
+        """
+        deadline = time.monotonic() + wait_s
+        while self._waiting:
+            if not self._passed(self._waiting[0]):
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(0.0005)
+                continue
+            ended = self._waiting.popleft()
+            self.emit(self._read(ended))
+
+    def flush(self, wait_s: float) -> None:
+        """Drain, then write what is left without its figures: the device is stuck or failed."""
+        self.drain(wait_s)
+        while self._waiting:
+            self.emit(self._waiting.popleft().read(lost=True))
+
+    def _record(self, ended: Ended) -> None:
+        import torch
+
+        for name, value in ended.numbers.items():
+            if isinstance(value, torch.Tensor):
+                ended.numbers[name] = value.detach().to("cpu", non_blocking=True)  # into pinned memory
+        if numbers := ended.device_numbers:
+            ended.token_copy = torch.stack(numbers).to("cpu", non_blocking=True)
+        ended.before = self._previous
+        ended.event = self._previous = torch.cuda.Event(enable_timing=True)
+        ended.event.record()
+
+    def _passed(self, ended: Ended) -> bool:
+        if self._failed or ended.event is None:
+            return True
+        try:
+            return bool(ended.event.query())
+        except RuntimeError:  # a CUDA error stays with the process: no later query can succeed
+            self._failed = True
+            return True
+
+    def _read(self, ended: Ended) -> Read:
+        if not self._failed and ended.event is not None:
+            try:
+                return ended.read(lost=False)
+            except RuntimeError:
+                self._failed = True
+        return ended.read(lost=True)
+
+
+def _float(value: Any) -> float | None:
+    if value is None or isinstance(value, float):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None  # a tensor of several elements, or something else than a number

@@ -1,0 +1,132 @@
+"""Starts a rank: redirects its output, ties its life to its parent's, installs the hooks, then runs the target.
+
+What a program sees of itself is what it would see without the probe; `target.py` sees to that."""
+
+import atexit
+import faulthandler
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import hooks, measure
+from .errors import without_own_frames
+from .journal import SCHEMA, Journal
+from .layout import JobPaths
+from .measure import Meter
+from .redact import redact, secret_arguments, secret_values
+from .target import run_target
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `JOB_DIR [-m] TARGET ARGS...` as a rank.  Raises what the target raises; the interpreter does the rest."""
+    if len(argv) < 2 or (argv[1] == "-m" and len(argv) < 3):
+        raise SystemExit("usage: python -u .../harness_probe/__main__.py JOB_DIR [-m] TARGET ARGS...")
+    module = argv[1] == "-m"
+    target, *arguments = argv[2:] if module else argv[1:]
+    job = JobPaths(Path(argv[0]).absolute())
+    rank = _number("RANK", 0)
+    redirect(job, rank)
+    die_with_parent()
+    faulthandler.enable(2)
+    meter = _begin(job, rank, f"-m {target}" if module else target, arguments)
+    try:
+        run_target(target, arguments, module=module)
+    except BaseException as error:
+        _show_without_probe()
+        with meter.guard("left"):
+            meter.left(error)
+        raise
+    with meter.guard("left"):
+        meter.left(None)
+
+
+def _begin(job: JobPaths, rank: int, target: str, arguments: Sequence[str]) -> Meter:
+    secrets = secret_values(os.environ) | secret_arguments(arguments)
+    journal = Journal(job.events(rank))
+    journal.write(
+        "start",
+        schema=SCHEMA,
+        pid=os.getpid(),
+        rank=rank,
+        local_rank=_number("LOCAL_RANK", 0),
+        world_size=_number("WORLD_SIZE", 1),
+        python=platform.python_version(),
+        process_started=process_started(),
+        target=redact(target, secrets),
+    )
+    meter = Meter(job, rank, journal, secrets)
+    with meter.guard("install"):
+        meter.mark("import")
+        hooks.install(meter)
+        measure.activate(meter)
+        os.register_at_fork(after_in_child=meter.switch_off)
+    atexit.register(_end, meter)  # the first to register is the last to run, and threads have ended by then
+    return meter
+
+
+def _end(meter: Meter) -> None:
+    with meter.guard("end"):
+        meter.end()
+
+
+def redirect(job: JobPaths, rank: int) -> None:
+    """Point the file descriptors 1 and 2 at the rank's own logs, so that children and C code write there too."""
+    job.rank(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path, descriptor in ((job.stdout(rank), 1), (job.stderr(rank), 2)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(opened, descriptor, inheritable=True)
+        os.close(opened)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, however it dies.  Linux only; nothing elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    parent = os.getppid()
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    except (OSError, AttributeError) as error:
+        print(f"harness: this process may outlive its parent: {error}", file=sys.stderr)
+    if os.getppid() != parent:  # it died before the request was in place
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def process_started() -> float | None:
+    """When the kernel created this process, seconds since the epoch; None where /proc does not tell."""
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _show_without_probe() -> None:
+    """Have the interpreter print the traceback that leaves the program without the frames of the probe."""
+    show = sys.excepthook  # the target's own, or torch's, which names the rank
+
+    def hook(cls: type[BaseException], error: BaseException, trace: Any) -> None:
+        sys.excepthook = show
+        link: BaseException | None = error
+        seen: set[int] = set()
+        while link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = without_own_frames(link.__traceback__)
+            link = link.__cause__ or link.__context__
+        show(cls, error, error.__traceback__)
+
+    sys.excepthook = hook
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default

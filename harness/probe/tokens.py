@@ -1,0 +1,88 @@
+"""Counts the tokens of a step's micro-batches without waiting for the device they lie on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+IGNORED = -100  # label that the loss leaves out, torch's and transformers' default
+
+
+@dataclass
+class Counts:
+    """Tokens of one step; what lies on a device stays there as 0-dim tensors until `device_numbers` were copied."""
+
+    padded: int = 0
+    samples: int = 0
+    micro_batches: int = 0
+    non_pad: list[Any] = field(default_factory=list)
+    trainable: list[Any] | None = field(default_factory=list)
+    reason: str | None = None
+
+    @property
+    def device_numbers(self) -> list[Any]:
+        return [n for n in [*self.non_pad, *(self.trainable or ())] if not isinstance(n, int)]
+
+    def fields(self, numbers: Sequence[int] | None) -> dict[str, Any]:
+        """Fields of a `tokens` event; `numbers`: the values of `device_numbers`, in order; None: they are lost."""
+        if self.device_numbers and numbers is None:
+            return no_counts("the device failed before the counts were read")
+        values = iter(numbers or ())
+        non_pad = sum(n if isinstance(n, int) else next(values) for n in self.non_pad)
+        trainable = None
+        if self.trainable is not None:
+            trainable = sum(n if isinstance(n, int) else next(values) for n in self.trainable)
+        return {
+            "padded": self.padded,
+            "non_pad": non_pad,
+            "trainable": trainable,
+            "samples": self.samples,
+            "micro_batches": self.micro_batches,
+            "reason": self.reason,
+        }
+
+
+def no_counts(reason: str) -> dict[str, Any]:
+    return {**dict.fromkeys(("padded", "non_pad", "trainable", "samples", "micro_batches")), "reason": reason}
+
+
+def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
+    """Count micro-batches; a text says why that is not possible.
+
+    `shifted`: the loss compares the logits of a position with the label of the next one, so a row's first label never
+    counts.
+    """
+    counts = Counts()
+    for batch in batches:
+        if not isinstance(batch, Mapping) and not hasattr(batch, "get"):
+            return f"the batches are of type {type(batch).__name__}, not mappings"
+        ids = batch.get("input_ids")
+        if ids is None or not hasattr(ids, "numel"):
+            return "the batches hold no input_ids"
+        counts.micro_batches += 1
+        counts.padded += ids.numel()
+        counts.samples += ids.shape[0] if ids.dim() > 1 else 1
+        mask = batch.get("attention_mask")
+        if mask is not None and mask.shape == ids.shape:
+            counts.non_pad.append(
+                _number(mask.count_nonzero())
+            )  # not mask.sum(): packed masks may number the documents
+        else:
+            counts.non_pad.append(ids.numel())
+        _count_labels(counts, batch, ids, shifted)
+    return counts
+
+
+def _count_labels(counts: Counts, batch: Any, ids: Any, shifted: bool) -> None:
+    labels = batch.get("shift_labels")
+    if labels is None:
+        labels = batch.get("labels")
+        if labels is not None and shifted and labels.shape == ids.shape:
+            labels = labels[..., 1:]
+    if labels is None or not hasattr(labels, "numel"):
+        counts.trainable, counts.reason = None, "the batches hold no labels"
+    elif counts.trainable is not None:
+        counts.trainable.append(_number(labels.ne(IGNORED).count_nonzero()))
+
+
+def _number(value: Any) -> Any:
+    return value.item() if value.is_cpu else value

@@ -1,0 +1,95 @@
+"""The built-in target under the staged probe, against counts that are made from the data alone."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.probe import synthetic
+from harness.probe.staging import BUILT_IN
+from tests.unit.probe.jobs import TINY, Ended, finetune, run
+
+pytestmark = pytest.mark.slow
+
+LENGTHS = {"distribution": "lognormal", "min": 4, "max": 32, "mean": 14, "std": 8}
+
+
+def counted(ended: Ended) -> tuple[int, ...]:
+    """Tokens that all ranks journalled: padded, non-pad, trainable, samples."""
+    events = [event for rank in ended.job.ranks() for event in ended.events("tokens", rank)]
+    return tuple(sum(e[name] for e in events) for name in ("padded", "non_pad", "trainable", "samples"))
+
+
+def expected(data: dict[str, Any]) -> tuple[int, ...]:
+    layout = synthetic.layout(data)
+    totals = synthetic.count(layout, range(layout.rows))
+    return totals.padded, totals.non_pad, totals.trainable, totals.samples
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    ended = finetune(tmp_path, data={"samples": 64, "sequence_length": 64}, training={"max_steps": 20})
+    assert ended.exit_code == 0, ended.logs()
+    losses = [step["loss"] for step in ended.events("step")]
+    assert len(losses) == 20
+    assert sum(losses[-3:]) / 3 < losses[0] - 0.7
+    names = [event["name"] for event in ended.events("phase")]
+    assert names == ["import", "setup", "model_load", "data", "setup", "first_step", "steady", "teardown"]
+    assert all(after > before for before, after in itertools.pairwise(s["ended_m"] for s in ended.events("step")))
+    assert not (tmp_path / "outputs").exists() or not any((tmp_path / "outputs").iterdir())
+
+
+@pytest.mark.parametrize("packing", ["padded", "packed"])
+def test_tokens_of_two_ranks_with_workers_and_accumulation(tmp_path: Path, packing: str) -> None:
+    data: dict[str, Any] = {"sequence_length": 32, "lengths": LENGTHS, "packing": packing, "workers": 2, "seed": 3}
+    # 2 ranks of 2 micro-batches of 2 rows: whole steps alone, so that no row comes twice to fill the last one.
+    samples = next(n for n in range(64, 0, -1) if synthetic.layout({**data, "samples": n}).rows % 8 == 0)
+    data["samples"] = samples
+    rows = synthetic.layout(data).rows
+    training = {"max_steps": -1, "num_train_epochs": 1, "gradient_accumulation_steps": 2}
+    ended = finetune(tmp_path, ranks=2, data=data, training=training)
+    assert ended.exit_code == 0, ended.logs()
+    assert counted(ended) == expected(data)
+    for rank in (0, 1):
+        assert {t["micro_batches"] for t in ended.events("tokens", rank)} == {2}
+        assert len(ended.events("step", rank)) == rows // 8
+
+
+def test_lora_with_checkpointing_trains_adapters_alone(tmp_path: Path) -> None:
+    ended = finetune(
+        tmp_path,
+        method={"kind": "lora", "rank": 4, "alpha": 8, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
+        training={"gradient_checkpointing": True},
+    )
+    assert ended.exit_code == 0, ended.logs()
+    model = ended.one("model")
+    assert model["trainable"] == 2 * 2 * (4 * 64 + 4 * 64)
+    assert all(step["grad_norm"] > 0 for step in ended.events("step"))
+
+
+def test_spawned_workers_find_the_data(tmp_path: Path) -> None:
+    training = {"max_steps": 2, "dataloader_multiprocessing_context": "spawn"}
+    ended = finetune(tmp_path, data={"workers": 1}, training=training)
+    assert ended.exit_code == 0, ended.logs()
+    assert len(ended.events("step")) == 2
+    assert len(ended.events("start")) == 1  # a worker is no rank
+
+
+def test_a_local_model_in_bfloat16(tmp_path: Path) -> None:
+    first = finetune(tmp_path / "first", training={"max_steps": 1})
+    assert first.exit_code == 0, first.logs()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    saved = tmp_path / "saved"
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY)).save_pretrained(saved)
+    ended = finetune(tmp_path / "second", model={"shape": None, "path": str(saved), "dtype": "bfloat16"})
+    assert ended.exit_code == 0, ended.logs()
+    assert ended.one("model")["dtype"] == "bfloat16"
+
+
+def test_gpus_that_are_not_there_are_named(tmp_path: Path) -> None:
+    scenario = {"gpus": 1, "training": {}, "data": {}, "model": {}, "method": {}}
+    ended = run(tmp_path, "-m", BUILT_IN, scenario=scenario, environ={"CUDA_VISIBLE_DEVICES": ""})
+    error = ended.error()
+    assert error is not None
+    assert error["message"].startswith("the scenario asks for 1 GPUs, and torch ")
