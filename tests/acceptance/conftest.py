@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +28,14 @@ class Bench:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_bench.py", *arguments]
 
-    def run(self, *arguments: str, timeout_s: float = 600) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            self.command(*arguments), cwd=self.root, env=self.environ, capture_output=True, text=True, timeout=timeout_s
+            self.command(*arguments),
+            cwd=self.root,
+            env={**self.environ, **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
