@@ -115,7 +115,7 @@ class LocalJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(_signal_behind(error))
 
     @property
     def supervisor_pid(self) -> int:
@@ -128,14 +128,16 @@ class LocalJob:
         self._settle()
         return True
 
-    def stop(self) -> None:
-        """End the job if it runs: in order, at once after a KeyboardInterrupt meanwhile, which is raised at the end."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End the job if it runs, which then says that `number` ended it.
+
+        In order, or at once after a KeyboardInterrupt meanwhile, which is raised at the end."""
         interrupted: KeyboardInterrupt | None = None
         patience_s = self._grace_s + _MARGIN_S
         for _ in range(2):
             try:
                 if not self._ended(0):
-                    self._supervisor.send_signal(signal.SIGTERM)  # the second one ends the grace
+                    self._supervisor.send_signal(number)  # the second one ends the grace
                     self._ended(patience_s)
                 break
             except KeyboardInterrupt as error:
@@ -192,6 +194,13 @@ class LocalJob:
             "error": f"the supervisor ended with {code} and left no end.json; see {self._job.launcher_log().name}",
             "oom_kill": None,
         }
+
+
+def _signal_behind(error: BaseException | None) -> signal.Signals:
+    """The signal that made the harness stop: a KeyboardInterrupt that names none came from Ctrl-C."""
+    if not isinstance(error, KeyboardInterrupt):
+        return signal.SIGTERM
+    return next((each for each in (signal.SIGTERM, signal.SIGHUP) if str(error) == each.name), signal.SIGINT)
 
 
 def sweep(job_id: str, window_s: float = _SWEEP_S) -> tuple[list[int], bool]:

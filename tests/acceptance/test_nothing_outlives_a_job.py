@@ -88,6 +88,7 @@ def test_pytest_is_asked_to_end(tree: Tree, number: signal.Signals) -> None:
     assert record.state == "finished"
     assert record.verdict is not None
     assert record.verdict.kind is Kind.KILLED
+    assert number.name in record.verdict.reason
     assert (tree.bench.root / "junit.xml").exists()
 
 
