@@ -7,6 +7,7 @@ ranks, time is the longest rank's, so a rate is total work over wall time and no
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.journal import Event, RankJournal
@@ -21,19 +22,20 @@ def first_cut(steps: int) -> int:
 
 
 def net_seconds(step: Event) -> float:
-    """A step's time without logging, saving and evaluating, in seconds; GPU clock where there is one."""
-    overhead = step.get("overhead_seconds") or 0.0
+    """A step's time without logging, saving and evaluating, in seconds; by the GPU's clock where there is one.
+
+    The two clocks are never mixed: on a GPU the host waits, while it logs, for work of the step before.
+    """
     device = step.get("device_seconds")
-    return max(0.0, (device if isinstance(device, int | float) else step["seconds"]) - overhead)
+    if isinstance(device, int | float):
+        return float(device)
+    return max(0.0, float(step["seconds"]) - float(step.get("overhead_seconds") or 0.0))
 
 
 def last_segment(rank: RankJournal) -> list[Event]:
-    """The steps of the last segment in order, one a step: after a restart within it, the later one counts."""
+    """The steps of the last segment, in order."""
     steps = rank.of("step")
-    if not steps:
-        return []
-    segment = steps[-1].get("segment")
-    return [step for _, step in sorted({s["step"]: s for s in steps if s.get("segment") == segment}.items())]
+    return [step for step in steps if step.get("segment") == steps[-1].get("segment")]
 
 
 def measured_steps(rank: RankJournal) -> list[Event]:
@@ -67,7 +69,7 @@ def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], ended: float
     losses = [s.get("loss") for s in last_segment(first)]
     norms = [s.get("grad_norm") for s in last_segment(first)]
     non_pad = rates["non_pad"]
-    return Measurements(
+    measured_figures = Measurements(
         ranks=len(ranks),
         device=device,
         steps_seen=len(first.of("step")),
@@ -84,9 +86,9 @@ def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], ended: float
         non_pad_tokens_per_s=non_pad,
         trainable_tokens_per_s=rates["trainable"],
         non_pad_tokens_per_s_per_device=non_pad / len(ranks) if non_pad is not None else None,
-        loss_first=_first_number(losses),
-        loss_last=_first_number(reversed(losses)),
-        grad_norm_last=_first_number(reversed(norms)),
+        loss_first=_number(losses[0]) if losses else None,
+        loss_last=_number(losses[-1]) if losses else None,
+        grad_norm_last=_number(norms[-1]) if norms else None,
         peak_allocated_bytes=memory["allocated_peak_bytes"],
         peak_reserved_bytes=memory["reserved_peak_bytes"],
         host_peak_rss_bytes=host["rss_bytes"],
@@ -96,8 +98,18 @@ def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], ended: float
         trainable_parameters=model.get("trainable"),
         tokens=tokens,
         segments=_segments(first),
-        reasons=_reasons(times, window_s, reasons | memory_reasons, host, losses, norms),
+        reasons={},
     )
+    why = Reasons(
+        model=bool(model),
+        steps=bool(times),
+        tokens=reasons,
+        memory=memory_reasons,
+        losses=losses,
+        norms=norms,
+    )
+    nulls = [name for name, value in measured_figures.model_dump().items() if value is None]
+    return measured_figures.model_copy(update={"reasons": {name: why.of(name) for name in nulls}})
 
 
 def _device(model: Event) -> Any:
@@ -187,45 +199,60 @@ def phases(rank: RankJournal, ended: float | None) -> dict[str, float]:
 
 def _segments(rank: RankJournal) -> list[Segment]:
     steps = rank.of("step")
-    latest = {event["segment"]: event for event in rank.of("segment")}  # a restart with a smaller batch journals again
     return [
         Segment(
-            segment=number,
-            steps=sum(step.get("segment") == number for step in steps),
+            segment=event["segment"],
+            restart=bool(event.get("restart")),
+            steps=sum(step.get("segment") == event["segment"] for step in steps),
             batch_asked=event.get("batch_asked"),
             batch_ran=event.get("batch_ran"),
             accumulation=event.get("accumulation"),
         )
-        for number, event in sorted(latest.items())
+        for event in rank.of("segment")
     ]
 
 
-def _first_number(values: Any) -> float | None:
-    return next((float(v) for v in values if isinstance(v, int | float)), None)
+def _number(value: Any) -> float | None:
+    """A finite number; the journal writes others as text."""
+    return float(value) if isinstance(value, int | float) else None
 
 
-def _reasons(
-    times: list[float],
-    window_s: float | None,
-    found: dict[str, str],
-    host: dict[str, int | None],
-    losses: list[Any],
-    norms: list[Any],
-) -> dict[str, str]:
-    reasons = {key: text for key, text in found.items() if key not in COUNTERS}
-    for name in COUNTERS:
-        figure = "samples_per_s" if name == "samples" else f"{name}_tokens_per_s"
-        if name in found:
-            reasons[figure] = found[name]
-        elif not window_s:
-            reasons[figure] = "no step was measured"
-    if not times:
-        reasons["step_time_median_s"] = "no step was measured"
-    if _first_number(losses) is None:
-        reasons["loss_first"] = "no loss was seen: the program overrides training_step, or no step ended"
-    if _first_number(norms) is None:
-        reasons["grad_norm_last"] = "the trainer computed no gradient norm (max_grad_norm unset), or no step ended"
-    for key, value in host.items():
-        if value is None:
-            reasons[f"host_peak_{key}"] = "the sampler saw no process of the job, or may not read its memory map"
-    return reasons
+@dataclass(frozen=True)
+class Reasons:
+    """Why a figure is null: every null has a reason, and it is a true one."""
+
+    model: bool  # a model was described
+    steps: bool  # steps were measured
+    tokens: dict[str, str]  # counter -> why it is null
+    memory: dict[str, str]  # figure -> why it is null
+    losses: list[Any]
+    norms: list[Any]
+
+    def of(self, figure: str) -> str:
+        if figure in self.memory:
+            return self.memory[figure]
+        if figure in ("parameters", "trainable_parameters", "device"):
+            return "the model's device is neither cuda nor cpu" if self.model else "no model was seen to train"
+        if figure.startswith("host_peak"):
+            return "the sampler saw no process of the job, or may not read its memory map"
+        if figure.startswith("loss"):
+            return _why_no_number(self.losses, "the program's training_step returned no loss that can be read")
+        if figure.startswith("grad_norm"):
+            return _why_no_number(self.norms, "the trainer computed no gradient norm (max_grad_norm unset)")
+        if not self.steps:
+            return "no step was measured"
+        counter = next((name for name in COUNTERS if figure.startswith(name)), None)
+        if counter in self.tokens:
+            return self.tokens[counter]
+        return "a single step was measured" if figure == "step_time_stdev_s" else "the measured steps took no time"
+
+
+def _why_no_number(values: list[Any], otherwise: str) -> str:
+    if not values:
+        return "no step ended"
+    if isinstance(values[-1], str):  # NaN, Infinity
+        since = len(values)
+        while since > 1 and values[since - 2] == values[-1]:
+            since -= 1
+        return f"{values[-1]} since step {since} of the segment"
+    return otherwise

@@ -36,6 +36,8 @@ class Kind(StrEnum):
 
 
 class Frozen(BaseModel):
+    """A part of the record: cannot change, and knows its fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -48,6 +50,8 @@ class Evidence(Frozen):
 
 
 class Verdict(Frozen):
+    """How a job ended, and what that rests on."""
+
     kind: Kind
     reason: str  # one line, with the figures that matter
     transient: bool | None = None  # worth a retry; None: the evidence does not tell
@@ -56,10 +60,11 @@ class Verdict(Frozen):
     phase: str | None = None
     part: str | None = None  # of a step: data, forward, backward, optimizer, save, eval
     evidence: list[Evidence] = []
-    hint: str | None = None
 
 
 class Lease(Frozen):
+    """What an attempt held while its job ran."""
+
     gpus: list[str] = []  # UUIDs
     gpu_names: list[str] = []
     cpus: list[int] = []  # slot numbers, not core numbers
@@ -80,9 +85,10 @@ class Attempt(Frozen):
 
 
 class Segment(Frozen):
-    """One call of train() in the process."""
+    """A stretch of training in the process: a call of train(), or a restart within one."""
 
     segment: int
+    restart: bool = False  # train() began again by itself, with a smaller batch
     steps: int
     batch_asked: int | None
     batch_ran: int | None
@@ -124,6 +130,8 @@ class Measurements(Frozen):
 
 
 class Record(Frozen):
+    """A case's result."""
+
     schema_version: int = SCHEMA
     case_id: str
     nodeid: str | None = None

@@ -12,7 +12,9 @@ from harness.probe.layout import JobPaths
 TAIL_BYTES = 32768
 
 # torchrun's summary of failed ranks (torch.distributed.elastic.multiprocessing.errors.ChildFailedError).
-RANK_EXIT = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)\n\s*exitcode\s+: (-?\d+) \(pid: \d+\)", re.MULTILINE)
+RANK_EXIT = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)\n\s*exitcode\s+: (-?\d+) \(pid: (\d+)\)", re.MULTILINE)
+# Ranks that torchrun ends itself once another has failed: their signals are no reason.
+CLOSED = re.compile(r"Sending process (\d+) closing signal")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -46,8 +48,15 @@ def collect(job: JobPaths, *, world_size: int, expects_steps: bool, time_limit_s
         time_limit_s=time_limit_s,
         ending_t=ending[0] if ending else None,
         tails=tails,
-        rank_exits={int(rank): int(code) for rank, code in RANK_EXIT.findall(launcher)},
+        rank_exits=rank_exits(launcher),
     )
+
+
+def rank_exits(launcher: str) -> dict[int, int]:
+    """Exit codes of the ranks by torchrun's summary, without those of ranks that torchrun itself ended by a signal."""
+    closed = set(CLOSED.findall(launcher))
+    exits = [(int(rank), int(code), pid) for rank, code, pid in RANK_EXIT.findall(launcher)]
+    return {rank: code for rank, code, pid in exits if code >= 0 or pid not in closed}
 
 
 def log_tail(path: Path, size: int = TAIL_BYTES) -> str:

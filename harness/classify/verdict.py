@@ -5,12 +5,11 @@ Nothing decisive is `unknown`, never a guess."""
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from harness.classify.evidence import JobEvidence
-from harness.classify.signatures import Signature, match
-from harness.journal import RankJournal
+from harness.classify.findings import Finding, Tier, find, find_unfinished
+from harness.journal import Event, RankJournal
 from harness.record import Evidence, Kind, Verdict
 
 SIZE = r"([\d.]+ (?:bytes|[KMGT]i?B))"
@@ -19,37 +18,20 @@ ASKED = re.compile(rf"Tried to allocate {SIZE}")
 FREE = re.compile(
     rf"total capac\w*ty of {SIZE} of which {SIZE} is free|{SIZE} total capacity;.*?{SIZE} free;", re.DOTALL
 )
-CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGTRAP, signal.SIGSYS}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """An exception that a rank ended with, and the row it matched."""
-
-    rank: int
-    error: dict[str, Any]
-    file: str
-    line: int | None
-    row: Signature | None
-
-    @property
-    def tier(self) -> int:
-        """0: a cause; 1: a cause nobody knows; 2: a consequence of another rank's end."""
-        if self.row is None:
-            return 1
-        return 2 if self.row.consequence else 0
+# SIGABRT last: a rank whose watchdog aborts it is often a victim.
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP, signal.SIGABRT)
 
 
 def judge(evidence: JobEvidence) -> Verdict:
     """The verdict on an ended job."""
-    findings = sorted(_findings(evidence), key=lambda f: (f.tier, f.error["t"], f.rank))
+    findings = find(evidence)
     return (
         _judge_success(evidence)
         or _judge_supervisor(evidence, findings)
-        or _judge_causes(evidence, [f for f in findings if f.tier == 0])
+        or _judge_findings(evidence, findings, (Tier.CAUSE, Tier.UNKNOWN))
         or _judge_silent_death(evidence)
-        or _judge_findings(evidence, findings)
-        or _unknown(evidence)
+        or _judge_findings(evidence, findings, (Tier.COLLECTIVE, Tier.CONSEQUENCE))
+        or _judge_exit(evidence)
     )
 
 
@@ -57,6 +39,9 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     end = evidence.end
     if end is None or end.get("why") != "exit" or end.get("exit_code") != 0:
         return None
+    unfinished = find_unfinished(evidence)
+    if unfinished is not None:
+        return _verdict(unfinished, more="; the program went on without training and ended with exit code 0")
     if evidence.expects_steps and not any(_steps(rank) for rank in evidence.ranks):
         said = "the program ended with exit code 0 and no optimizer step was seen"
         return Verdict(kind=Kind.NO_TRAINING, reason=said, transient=False, evidence=[_end(evidence)])
@@ -64,7 +49,7 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
 
 
 def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
-    """What the supervisor did or was told.  An exception from before it ended the job says more than its deadline."""
+    """What the supervisor did or was told.  A cause from before it began to end the job says more than its reason."""
     end = evidence.end
     if end is None:
         said = "the supervisor left no last word: it was killed, or the machine went down"
@@ -72,130 +57,80 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
     why = end.get("why")
     if why == "start_failed":
         said = f"the command could not be started: {end.get('error')}"
-        return Verdict(kind=Kind.USER_ERROR, reason=said, transient=False, evidence=[_end(evidence)])
-    if (end.get("oom_kill") or 0) > 0 and _killed_ranks(evidence):
-        rank = _killed_ranks(evidence)[0]
-        said = f"rank {rank} was killed: the control group counts {end['oom_kill']} kills for want of memory"
-        return _at(evidence, rank, Kind.HOST_OOM, said, transient=False)
+        return Verdict(kind=Kind.USER_ERROR, reason=_one_line(said), transient=False, evidence=[_end(evidence)])
+    killed = _killed_ranks(evidence)
+    if (end.get("oom_kill") or 0) > 0 and killed:
+        said = f"rank {killed[0]} was killed: the control group counts {end['oom_kill']} kills for want of memory"
+        return _at(evidence, killed[0], Kind.HOST_OOM, said, transient=False)
     if why not in ("time_limit", "signal", "parent_died", "supervisor_died"):
         return None
-    if why == "time_limit" and any(_before_the_end(evidence, finding) for finding in findings):
+    if any(finding.tier <= Tier.UNKNOWN and _before_the_end(evidence, finding) for finding in findings):
         return None
-    furthest, where = _furthest(evidence)
+    rank, where = _least_far(evidence)
     if why == "time_limit":
         limit = evidence.time_limit_s
         said = f"time limit of {limit:g} s reached" if limit is not None else "time limit reached"
-        return _at(evidence, furthest, Kind.TIMEOUT, said + where)
+        return _at(evidence, rank, Kind.TIMEOUT, said + where)
     told = {
         "signal": f"ended from outside by {end.get('signal')}",
         "parent_died": "ended because the harness died",
-        "supervisor_died": "the supervisor was killed",
+        "supervisor_died": str(end.get("error") or "the supervisor was killed"),
     }
     transient = {"SIGINT": False, "SIGTERM": True}.get(str(end.get("signal")))
-    return _at(evidence, furthest, Kind.KILLED, told[why] + where, transient=transient)
+    return _at(evidence, rank, Kind.KILLED, told[why] + where, transient=transient)
 
 
 def _before_the_end(evidence: JobEvidence, finding: Finding) -> bool:
     return evidence.ending_t is None or finding.error["t"] < evidence.ending_t
 
 
-def _judge_causes(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
-    causes = [f for f in findings if _before_the_end(evidence, f)] or list(findings)
-    return _verdict(causes[0]) if causes else None
+def _judge_findings(evidence: JobEvidence, findings: Sequence[Finding], tiers: tuple[Tier, Tier]) -> Verdict | None:
+    """The first exception of these tiers; one that came while the job was being ended only for want of others."""
+    among = [finding for finding in findings if finding.tier in tiers]
+    first = next((finding for finding in among if _before_the_end(evidence, finding)), among[0] if among else None)
+    return _verdict(first) if first else None
 
 
 def _judge_silent_death(evidence: JobEvidence) -> Verdict | None:
     """A rank that a signal ended says nothing; its peers tell of lost connections.  The launcher names the signal."""
-    exits = {rank: code for rank, code in evidence.rank_exits.items() if code < 0 and code != -signal.SIGTERM}
     code = evidence.end.get("exit_code") if evidence.end else None
-    if evidence.world_size == 1 and isinstance(code, int) and code < 0:
+    exits = dict(evidence.rank_exits)
+    if evidence.world_size == 1 and isinstance(code, int):
         exits = {0: code}
-    if not exits:
-        return None
-    rank = min(exits)
-    try:
-        name = signal.Signals(-exits[rank])
-    except ValueError:
-        return None
-    if name in CRASHES:
-        return _at(evidence, rank, Kind.CRASH, f"rank {rank} died of {name.name}")
-    said = f"rank {rank} was ended by {name.name}"
-    if name == signal.SIGKILL:
-        said += "; nothing shows that memory ran out"
-    return _at(evidence, rank, Kind.KILLED, said)
+    for number in (signal.SIGKILL, *CRASHES):
+        ranks = sorted(rank for rank, code in exits.items() if code == -number)
+        if ranks and number == signal.SIGKILL:
+            said = f"rank {ranks[0]} was ended by SIGKILL; nothing shows that memory ran out"
+            return _at(evidence, ranks[0], Kind.KILLED, said)
+        if ranks:
+            return _at(evidence, ranks[0], Kind.CRASH, f"rank {ranks[0]} died of {number.name}")
+    if exits.get(0) == -signal.SIGTERM and evidence.world_size == 1:
+        return _at(evidence, 0, Kind.KILLED, "rank 0 was ended by SIGTERM", transient=True)
+    return None
 
 
-def _judge_findings(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
-    """Exceptions nobody knows, then consequences alone: a peer was lost and nothing says why."""
-    if not findings:
-        return None
-    first = findings[0]
-    return _verdict(first, rank=None if first.tier == 2 else first.rank)
-
-
-def _unknown(evidence: JobEvidence) -> Verdict:
+def _judge_exit(evidence: JobEvidence) -> Verdict:
+    """Nothing but exit codes: 2 is what argparse and python itself say of a wrong command line."""
     code = evidence.end.get("exit_code") if evidence.end else None
-    last = next((line for text in evidence.tails.values() for line in reversed(text.splitlines()) if line.strip()), "")
-    if code == 2:
-        said = f"exit code 2 (usage): {_last_line(evidence) or last}"
+    ends = [end.get("exit_code") for rank in evidence.ranks if (end := rank.last("end")) is not None]
+    if 2 in (code, *evidence.rank_exits.values(), *ends):
+        said = f"exit code 2 (usage): {_last_line(evidence)}"
         return Verdict(kind=Kind.USER_ERROR, reason=_one_line(said), transient=False, evidence=_place(evidence))
     said = f"exit code {code} and no exception was seen"
     return Verdict(kind=Kind.UNKNOWN, reason=said, evidence=_place(evidence))
 
 
-def _findings(evidence: JobEvidence) -> list[Finding]:
-    """A rank's error record; without one (killed by its launcher, os._exit), the last exception that left training."""
-    findings = []
-    for rank in evidence.ranks:
-        error, file, line = rank.error, f"rank-{rank.rank}/error.json", None
-        if error is None and not _ended_well(rank):
-            seen = [(n, e) for n, e in rank.events if e["e"] == "exception" and e.get("where") in ("train", "main")]
-            if seen and not _went_on(rank, seen[-1][1]):
-                line, error = seen[-1]
-                file = f"rank-{rank.rank}/events.jsonl"
-        if error is None or not isinstance(error.get("t"), int | float):
-            continue
-        if error.get("type") in ("KeyboardInterrupt", "torch.distributed.elastic.multiprocessing.api.SignalException"):
-            continue
-        if error.get("type") == "SystemExit" and not error.get("chain"):
-            continue  # an exit code, not a reason
-        findings.append(Finding(rank.rank, error, file, line, _match(error)))
-    return findings
-
-
-def _match(error: dict[str, Any]) -> Signature | None:
-    """The row of the exception, or of the nearest cause that has one when its own type is not telling."""
-    row = match(str(error.get("type")), list(error.get("bases") or []), str(error.get("message", "")))
-    if row is not None and row.kind is not Kind.UNKNOWN and row.kind is not Kind.USER_ERROR:
-        return row
-    for cause in error.get("chain") or []:
-        deeper = match(str(cause.get("type")), [], str(cause.get("message", "")))
-        if deeper is not None and deeper.kind not in (Kind.USER_ERROR, Kind.UNKNOWN):
-            return deeper
-    return row if row is None or row.kind is not Kind.UNKNOWN else None
-
-
-def _ended_well(rank: RankJournal) -> bool:
-    end = rank.last("end")
-    return end is not None and end.get("exit_code") == 0
-
-
-def _went_on(rank: RankJournal, exception: dict[str, Any]) -> bool:
-    """Whether steps came after an exception: the program had caught it."""
-    return any(step["t"] > exception["t"] for step in rank.of("step"))
-
-
-def _verdict(finding: Finding, rank: int | None = -1) -> Verdict:
+def _verdict(finding: Finding, more: str = "") -> Verdict:
     error = finding.error
-    kind = finding.row.kind if finding.row else Kind.UNKNOWN
     place = _step_and_part(error)
-    told = _memory_figures(str(error.get("message", ""))) if kind is Kind.GPU_OOM else None
+    told = _memory_figures(str(error.get("message", ""))) if finding.kind is Kind.GPU_OOM else None
     reason = f"rank {finding.rank} {told}{place}" if told else f"rank {finding.rank}{place}: {_told(error)}"
     return Verdict(
-        kind=kind,
-        reason=_one_line(reason),
+        kind=finding.kind,
+        reason=_one_line(reason) + more,
         transient=finding.row.transient if finding.row else None,
-        rank=finding.rank if rank == -1 else rank,
+        # A consequence names the rank that tells, not the one that ended first.
+        rank=None if finding.tier is Tier.CONSEQUENCE else finding.rank,
         step=error.get("step"),
         phase=error.get("phase"),
         part=error.get("part"),
@@ -215,12 +150,12 @@ def _memory_figures(message: str) -> str | None:
     return told
 
 
-def _step_and_part(error: dict[str, Any]) -> str:
+def _step_and_part(error: Event) -> str:
     place = f", step {error['step']}" if isinstance(error.get("step"), int) else f", {error.get('phase') or 'start'}"
     return place + (f", {error['part']}" if error.get("part") else "")
 
 
-def _told(error: dict[str, Any]) -> str:
+def _told(error: Event) -> str:
     name = str(error.get("type", "")).removeprefix("builtins.")
     return f"{name}: {error.get('message', '')}".rstrip(": ")
 
@@ -242,7 +177,7 @@ def _killed_ranks(evidence: JobEvidence) -> list[int]:
     return sorted(rank for rank, code in evidence.rank_exits.items() if code == -signal.SIGKILL)
 
 
-def _furthest(evidence: JobEvidence) -> tuple[int | None, str]:
+def _least_far(evidence: JobEvidence) -> tuple[int | None, str]:
     """The rank that came least far and where it was: `, step 12, steady`."""
     if not evidence.ranks:
         return None, " before any rank had started"
@@ -255,7 +190,7 @@ def _furthest(evidence: JobEvidence) -> tuple[int | None, str]:
 def _at(evidence: JobEvidence, rank: int | None, kind: Kind, reason: str, transient: bool | None = None) -> Verdict:
     journal = next((r for r in evidence.ranks if r.rank == rank), None)
     steps = journal.of("step") if journal else []
-    phase = (journal.last("phase") or {}).get("name") if journal else None
+    phase: Any = (journal.last("phase") or {}).get("name") if journal else None
     return Verdict(
         kind=kind,
         reason=_one_line(reason),
@@ -273,17 +208,16 @@ def _end(evidence: JobEvidence) -> Evidence:
 
 
 def _place(evidence: JobEvidence) -> list[Evidence]:
+    """The supervisor's last word, and the last line of every log that has one."""
     found = [_end(evidence)] if evidence.end else []
     for file, text in evidence.tails.items():
-        lines = [line for line in text.splitlines() if line.strip()]
-        if lines and file.endswith(("stderr.log", "launcher.log")):
-            found.append(Evidence(file=file, text=_one_line(lines[-1])))
+        line = next((line for line in reversed(text.splitlines()) if line.strip()), None)
+        if line is not None and file.endswith(("stderr.log", "launcher.log")):
+            found.append(Evidence(file=file, text=_one_line(line)))
     return found
 
 
 def _last_line(evidence: JobEvidence) -> str:
-    for file, text in evidence.tails.items():
-        lines = [line for line in text.splitlines() if line.strip()]
-        if lines and file.endswith("stderr.log"):
-            return lines[-1]
-    return ""
+    """The last line that a rank wrote to stderr, else the launcher."""
+    lines = [fact.text for fact in _place(evidence) if fact.file.endswith(".log")]
+    return next(iter(sorted(lines, key=lambda line: "error" not in line.lower())), "it said nothing")

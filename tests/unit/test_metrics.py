@@ -65,8 +65,8 @@ def test_time_for_saving_is_taken_out() -> None:
     assert measure(rank(0, *events)).window_s == pytest.approx(1.7)
 
 
-def test_the_gpu_clock_is_preferred() -> None:
-    events = [step(n, 0.1, device_seconds=0.09) for n in range(1, 21)]
+def test_the_gpus_clock_is_preferred_and_never_mixed_with_the_hosts() -> None:
+    events = [step(n, 0.1, device_seconds=0.09, overhead_seconds=0.08, overhead=["log"]) for n in range(1, 21)]
     assert measure(rank(0, *events)).step_time_median_s == pytest.approx(0.09)
 
 
@@ -85,21 +85,18 @@ def test_a_step_without_a_count_is_not_a_count_of_zero() -> None:
 
 
 def test_only_the_last_segment_is_measured() -> None:
-    first = [step(n, 1.0) for n in range(1, 11)]
+    first = [step(n, 1.0) for n in range(1, 4)]
     second = [step(n, 0.1, segment=1) for n in range(1, 11)]
+    stale = [tokens(n, 999) for n in range(1, 4)]  # of the same steps, in the segment before
     segments = [
-        event("segment", segment=0, step=0, max_steps=10, batch_asked=8, batch_ran=8, accumulation=1),
-        event("segment", segment=0, step=0, max_steps=10, batch_asked=8, batch_ran=4, accumulation=1),
-        event("segment", segment=1, step=0, max_steps=10, batch_asked=4, batch_ran=4, accumulation=2),
+        event("segment", segment=0, restart=False, batch_asked=8, batch_ran=8, accumulation=1),
+        event("segment", segment=1, restart=True, batch_asked=8, batch_ran=4, accumulation=1),
     ]
-    measured = measure(rank(0, *segments, *first, *second))
+    counted = [tokens(n, segment=1) for n in range(1, 11)]
+    measured = measure(rank(0, *segments, *first, *stale, *second, *counted))
     assert measured.step_time_median_s == pytest.approx(0.1)
-    assert [(s.steps, s.batch_asked, s.batch_ran) for s in measured.segments] == [(10, 8, 4), (10, 4, 4)]
-
-
-def test_a_step_run_again_after_a_restart_counts_once() -> None:
-    events = [step(n, 1.0) for n in range(1, 4)] + steady(20)
-    assert measure(rank(0, *events)).steps_measured == 17
+    assert measured.tokens["padded"] == 1280
+    assert [(s.steps, s.batch_ran, s.restart) for s in measured.segments] == [(3, 8, False), (10, 4, True)]
 
 
 def test_phases_reach_from_the_process_to_its_end() -> None:
@@ -127,9 +124,24 @@ def test_peaks_are_the_largest_of_all_ranks_and_samples() -> None:
     assert (measured.host_peak_rss_bytes, measured.host_peak_pss_bytes) == (40, 3)
 
 
-def test_a_rank_that_never_stepped_has_reasons_for_every_null() -> None:
-    measured = measure(rank(0, event("start", process_started=None)))
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([event("start", process_started=None)], id="never-stepped"),
+        pytest.param([step(1)], id="one-step"),
+        pytest.param(steady(20), id="steady"),
+        pytest.param([step(n, loss=None, grad_norm=None) for n in range(1, 9)], id="nothing-but-time"),
+    ],
+)
+def test_every_null_has_a_reason(events: list[Event]) -> None:
+    measured = measure(rank(0, *events))
     nulls = {name for name, value in measured.model_dump().items() if value is None}
-    explained = {"step_time_median_s", "non_pad_tokens_per_s", "samples_per_s", "peak_allocated_bytes", "loss_first"}
-    assert explained <= nulls
-    assert explained <= set(measured.reasons)
+    assert set(measured.reasons) == nulls
+
+
+def test_a_loss_that_turned_nan_is_no_number_of_before() -> None:
+    losses: list[Any] = [2.0, 1.9, 1.8, *["NaN"] * 17]
+    measured = measure(rank(0, *[step(n, loss=loss, grad_norm="NaN") for n, loss in enumerate(losses, 1)]))
+    assert (measured.loss_first, measured.loss_last, measured.grad_norm_last) == (2.0, None, None)
+    assert measured.reasons["loss_last"] == "NaN since step 4 of the segment"
+    assert measured.reasons["grad_norm_last"] == "NaN since step 1 of the segment"

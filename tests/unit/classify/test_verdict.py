@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.classify.evidence import RANK_EXIT, JobEvidence
+from harness.classify.evidence import JobEvidence, rank_exits
 from harness.classify.verdict import judge
 from harness.journal import RankJournal
 from harness.record import Kind
@@ -127,8 +127,78 @@ def test_kind_by_exception(type_name: str, message: str, kind: Kind) -> None:
 
 
 def test_the_cause_of_a_wrapped_exception() -> None:
-    wrapped = error("ValueError", "training failed", chain=[{"type": "torch.OutOfMemoryError", "message": OOM}])
-    assert judge(evidence(BAD, rank(0, error=wrapped))).kind is Kind.GPU_OOM
+    chain = [{"type": "torch.OutOfMemoryError", "message": OOM, "link": "cause"}]
+    seen = error("torch.OutOfMemoryError", OOM, part="backward", step=7)
+    wrapped = error("ValueError", "training failed", chain=chain, step=None, phase="teardown", where="main")
+    verdict = judge(evidence(BAD, rank(0, step(6), seen, error=wrapped)))
+    assert (verdict.kind, verdict.step, verdict.part) == (Kind.GPU_OOM, 7, "backward")
+
+
+@pytest.mark.parametrize(
+    "type_name, kind", [("NameError", Kind.USER_ERROR), ("RuntimeError", Kind.GPU_OOM), ("mylib.Failed", Kind.GPU_OOM)]
+)
+def test_what_was_being_handled_counts_only_for_an_exception_nobody_knows(type_name: str, kind: Kind) -> None:
+    chain = [{"type": "torch.OutOfMemoryError", "message": OOM, "link": "context"}]
+    assert judge(evidence(BAD, rank(0, error=error(type_name, "boom", chain=chain)))).kind is kind
+
+
+TIMED_OUT = "[gloo] Timed out waiting 1800000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize("type_name, message", [("mylib.DataCorrupt", "shard 3"), ("torch.AcceleratorError", "assert")])
+def test_an_exception_nobody_knows_comes_before_the_time_out_of_its_peers(type_name: str, message: str) -> None:
+    own = error(type_name, message, t=10)
+    verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", TIMED_OUT, t=1600)), rank(1, error=own)))
+    assert (verdict.kind, verdict.rank) == (Kind.UNKNOWN, 1)
+
+
+def test_a_victim_of_its_watchdog_is_not_the_cause() -> None:
+    own = error("mylib.DataCorrupt", "shard 3", t=10)
+    verdict = judge(evidence(BAD, rank(0), rank(1, error=own), rank_exits={0: -6, 1: 1}))
+    assert (verdict.kind, verdict.rank) == (Kind.UNKNOWN, 1)
+    both = evidence(BAD, rank(0), rank(1), rank_exits={0: -6, 1: -9})
+    assert (judge(both).kind, judge(both).rank) == (Kind.KILLED, 1)
+
+
+def test_training_that_stopped_short_is_no_success() -> None:
+    segment = event("segment", 0, segment=0, max_steps=20)
+    stopped = rank(
+        0, segment, step(1), step(2), error("torch.OutOfMemoryError", OOM, t=3), event("end", 4, exit_code=0)
+    )
+    verdict = judge(evidence(FINE, stopped))
+    assert verdict.kind is Kind.GPU_OOM
+    assert "went on without training" in verdict.reason
+    again = event("segment", 5, segment=1, max_steps=2)
+    went_on = rank(0, *[e for _, e in stopped.events], again, step(6, segment=1))
+    assert judge(evidence(FINE, went_on)).kind is Kind.NONE
+
+
+def test_a_second_try_that_hangs_is_a_timeout() -> None:
+    first = [step(1), error("torch.OutOfMemoryError", OOM, t=2), event("segment", 3, segment=1, max_steps=20)]
+    end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}
+    assert judge(evidence(end, rank(0, *first), time_limit_s=60.0, ending_t=T0 + 50)).kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("why", ["signal", "parent_died", "supervisor_died", "time_limit"])
+def test_an_out_of_memory_error_before_the_job_was_ended(why: str) -> None:
+    oom = error("torch.OutOfMemoryError", OOM, t=10)
+    end = {"why": why, "signal": "SIGTERM", "exit_code": -15}
+    assert judge(evidence(end, rank(0, step(1)), rank(1, error=oom), ending_t=T0 + 50)).kind is Kind.GPU_OOM
+
+
+def test_a_usage_error_under_a_launcher() -> None:
+    tails = {
+        "rank-0/stderr.log": "train.py: error: unrecognized arguments: --lrr\n",
+        "node-0/launcher.log": "torchrun\n",
+    }
+    ended = event("end", exit_code=2)
+    for found in (
+        evidence(BAD, rank(0), rank(1), tails=tails, rank_exits={0: 2, 1: 2}),
+        evidence(BAD, rank(0, ended), rank(1, ended), tails=tails),
+    ):
+        verdict = judge(found)
+        assert verdict.kind is Kind.USER_ERROR
+        assert "--lrr" in verdict.reason
 
 
 def test_a_lost_peer_with_no_better_cause_names_no_root_rank() -> None:
@@ -228,4 +298,5 @@ def test_rank_exits_of_the_launcher() -> None:
         "  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 20984)  (SIGTERM)\n  error_file: <N/A>\n"
         "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 20985)  (SIGKILL)\n"
     )
-    assert RANK_EXIT.findall(text) == [("0", "-15"), ("1", "-9")]
+    assert rank_exits(text) == {0: -15, 1: -9}
+    assert rank_exits(f"W1201 api.py:1028] Sending process 20984 closing signal SIGTERM\n{text}") == {1: -9}
