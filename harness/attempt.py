@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from harness.engines import local
 from harness.environment import Stack
 from harness.journal import read_document, read_events, read_ranks
 from harness.leases import Holding, cpu_slots, lease
-from harness.probe.layout import JobPaths
-from harness.probe.redact import redact, redact_argv, redact_tree, secret_arguments, secret_values
+from harness.probe.layout import JobPaths, attempt, attempts
+from harness.probe.redact import is_secret_name, redact, redact_argv, redact_tree, secret_arguments, secret_values
 from harness.probe.staging import stage
 from harness.record import Attempt, Kind, Lease, Record, Verdict, read_record, write_json, write_record
 from harness.sampling import sampler
@@ -33,6 +33,7 @@ JOB_SCHEMA = 1
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
 FREE_DISK_BYTES = 256 * 2**20  # logs and journals of a job that saves nothing
 TAIL_LINES = 60
+BUSY_LIMIT_S = 900.0  # how long a case waits for somebody else's process to leave a GPU
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Settings:
 class Job:
     """What is launched: where, with which leases, by which command in which environment."""
 
+    number: int  # of the attempt
     paths: JobPaths
     holding: Holding
     gpus: tuple[Gpu, ...]
@@ -90,12 +92,18 @@ class Job:
 
 def missing(case: Case, machine: Machine) -> str | None:
     """Why the case cannot run here (GPUs, GPU memory, packages, interpreter); None when it can."""
-    gpus = [(gpu.name, gpu.memory_bytes) for gpu in machine.gpus]
+    gpus = [(gpu.name, gpu.memory_bytes) for gpu in _usable(case, machine)]
     try:
-        packages = environment.read_stack(_python(case)).packages
-    except environment.StackError:
-        return unmet(case.scenario, gpus, {}, False, machine.gpu_reason)
-    return unmet(case.scenario, gpus, packages, True, machine.gpu_reason)
+        packages = _stack(case).packages
+    except environment.StackError as error:
+        return unmet(case.scenario, gpus, None, str(error), machine.gpu_reason)
+    return unmet(case.scenario, gpus, packages, None, machine.gpu_reason)
+
+
+def _usable(case: Case, machine: Machine) -> list[Gpu]:
+    """The GPUs a case may have.  CUDA gives a process one MIG device, so a case of several ranks needs whole GPUs."""
+    several = case.scenario.world_size > 1
+    return [gpu for gpu in machine.gpus if not (several and gpu.uuid.startswith("MIG-"))]
 
 
 def run_case(
@@ -110,10 +118,11 @@ def run_case(
     """Run a case once and return its record, which also lies at `case_dir/record.json` from launch on.
 
     A failure of the job is a verdict, never an exception.  KeyboardInterrupt passes, after everything of the job has
-    ended and the record is written.  Raises OSError when the results folder cannot be written, StackError when the
-    interpreter has gone since `missing` was asked, LeaseError when the lock folder is not fit.
+    ended and the record is written.  Raises OSError when the results folder cannot be written or the job not be
+    started, StackError when the interpreter has gone since `missing` was asked, LeaseError when the lock folder is not
+    fit, BusyError when other people's processes do not leave the GPUs.
     """
-    stack = environment.read_stack(_python(case))
+    stack = _stack(case)
     case_dir.mkdir(parents=True, exist_ok=True)
     draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
     refusal = refuse(case, stack, case_dir)
@@ -127,18 +136,33 @@ def run_case(
             launch(job)
         except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
             interruption = error
-        record = _save(finish(case, settings, job.paths, record), case_dir)
+    try:
+        record = finish(case, settings, job.paths, record)
+    except KeyboardInterrupt as error:
+        interruption = error
+        record = finish(case, settings, job.paths, record)
+    _save(record, case_dir)
+    if not case.scenario.keep_outputs:
+        shutil.rmtree(job.paths.outputs, ignore_errors=True)
     if interruption is not None:
         raise interruption
     return record
 
 
 def refuse(case: Case, stack: Stack, case_dir: Path) -> Verdict | None:
-    """What can be known to fail before launch: training arguments that do not exist, a full disk."""
+    """What can be known to fail before launch: training arguments that do not exist or tell a secret, a full disk."""
     if case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
         error = check_training(case, stack.training_arguments)
         if error:
-            return Verdict(kind=Kind.USER_ERROR, reason=error, transient=False)
+            return Verdict(kind=Kind.USER_ERROR, reason=redact(error, _secrets(case)), transient=False)
+    told = next(
+        (key for key, value in case.scenario.training.items() if isinstance(value, str) and is_secret_name(key)), None
+    )
+    if told is not None:
+        said = (
+            f"{case.source}: training.{told}: a secret would be written to job.json; give it as a variable (HF_TOKEN)"
+        )
+        return Verdict(kind=Kind.USER_ERROR, reason=said, transient=False)
     free = shutil.disk_usage(case_dir).free
     if free < FREE_DISK_BYTES:
         said = f"{format_bytes(free)} free on the disk of {case_dir}, {format_bytes(FREE_DISK_BYTES)} needed to start"
@@ -152,11 +176,13 @@ def leased(
 ) -> Iterator[tuple[Holding, tuple[Gpu, ...]]]:
     """Hold the case's GPUs, or CPU slots (all of them when it asks for more), until the job has ended."""
     on_gpu = case.scenario.on_gpu
-    pool = [gpu.uuid for gpu in machine.gpus] if on_gpu else list(machine.cpus)
+    memory = case.scenario.needs.gpu_memory_bytes or 0
+    fitting = [gpu.uuid for gpu in _usable(case, machine) if gpu.memory_bytes >= memory]
+    pool = fitting if on_gpu else list(machine.cpus)
     count = case.scenario.world_size if on_gpu else min(case.scenario.world_size, len(pool))
 
     def busy(uuid: str) -> str | None:
-        pids = foreign_processes(uuid, set())
+        pids = foreign_processes(uuid)
         return f"used by process {', '.join(map(str, pids))}" if pids else None
 
     with lease(
@@ -166,6 +192,7 @@ def leased(
         lock_dir=settings.lock_dir,
         journal=settings.session_dir / "leases.jsonl",
         busy=busy if on_gpu else lambda _: None,
+        busy_limit_s=BUSY_LIMIT_S,
         on_wait=on_wait,
     ) as holding:
         yield holding, tuple(gpu for gpu in machine.gpus if gpu.uuid in holding.ids)
@@ -182,8 +209,8 @@ def prepare(
     labels: Mapping[str, str],
 ) -> Job:
     """Make the job directory: folders, the staged probe, job.json."""
-    number = 1 + max((int(p.name[8:]) for p in case_dir.glob("attempt-*") if p.name[8:].isdigit()), default=0)
-    paths = JobPaths(case_dir / f"attempt-{number}")
+    number = 1 + max(attempts(case_dir), default=0)
+    paths = attempt(case_dir, number)
     for folder in (paths.root, paths.node(), paths.outputs):
         folder.mkdir(mode=0o700)
     probe_sha256 = stage(paths)
@@ -193,14 +220,15 @@ def prepare(
         case.scenario, os.environ, gpus=[gpu.uuid for gpu in gpus], cpus=max(1, cpus), job_id=job_id
     )
     command = local.command(case.scenario, stack.executable, paths)
-    job = Job(paths, holding, gpus, command, environ, probe_sha256)
+    job = Job(number, paths, holding, gpus, command, environ, probe_sha256)
     scenario = resolved(case.scenario)
     document = {
         "schema": JOB_SCHEMA,
         "job_id": job_id,
         "case_id": case.id,
         "attempt": number,
-        "scenario": _shown(case) | {"model": scenario["model"]},  # the built-in trainer loads it from here
+        # What the built-in trainer reads must be what was asked for; `refuse` has seen to secrets among it.
+        "scenario": _shown(case) | {key: scenario[key] for key in ("model", "method", "data", "training")},
         "labels": dict(labels),
         "command": redact_argv(job.command, _secrets(case)),
         "cwd": str(_working_directory(case, settings, paths)),
@@ -238,26 +266,26 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         expects_steps=scenario.measure_steps,
         time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
+    secrets = _secrets(case)
+    evidence = replace(evidence, tails={file: redact(text, secrets) for file, text in evidence.tails.items()})
     verdict = classify.judge(evidence)
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
-    if not scenario.keep_outputs:
-        shutil.rmtree(job.outputs, ignore_errors=True)
-    attempt = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
+    last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
     samples = [event for _, event in read_events(job.system_journal())]
     return record.model_copy(
         update={
             "state": "finished",
-            "attempts": [*record.attempts[:-1], attempt],
+            "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
             "measurements": metrics.measure(evidence.ranks, samples, ended),
-            "artifacts": artifacts(job),
-            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, _secrets(case)),
+            "artifacts": artifacts(job, outputs=scenario.keep_outputs),
+            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
 
 
-def artifacts(job: JobPaths) -> dict[str, str]:
+def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
     """The files of a job that are there, as paths relative to the record's folder."""
     files = {
         "job": job.job,
@@ -265,8 +293,9 @@ def artifacts(job: JobPaths) -> dict[str, str]:
         "supervisor": job.supervisor_journal(),
         "system": job.system_journal(),
         "launcher_log": job.launcher_log(),
-        "outputs": job.outputs,
     }
+    if outputs:
+        files["outputs"] = job.outputs
     for rank in job.ranks():
         files |= {
             f"rank-{rank}/events": job.events(rank),
@@ -295,8 +324,8 @@ def step_times(record: Record, case_dir: Path) -> list[float]:
     return metrics.step_times(read_ranks(JobPaths(case_dir / record.attempts[-1].directory)))
 
 
-def _python(case: Case) -> str:
-    return case.scenario.python or sys.executable
+def _stack(case: Case) -> Stack:
+    return environment.read_stack(case.scenario.python or sys.executable, case.scenario.env)
 
 
 def _working_directory(case: Case, settings: Settings, job: JobPaths) -> Path:
@@ -332,9 +361,8 @@ def _draft(
 
 def _launched(case: Case, draft: Record, job: Job) -> Record:
     """The record of a case whose job is about to start."""
-    number = int(job.paths.root.name.rpartition("-")[2])
-    attempt = Attempt(
-        number=number,
+    launched = Attempt(
+        number=job.number,
         directory=job.paths.root.name,
         started=time.time(),
         lease=job.lease,
@@ -342,7 +370,7 @@ def _launched(case: Case, draft: Record, job: Job) -> Record:
     )
     return draft.model_copy(
         update={
-            "attempts": [*draft.attempts, attempt],
+            "attempts": [*draft.attempts, launched],
             "command": redact_argv(job.command, _secrets(case)),
             "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
         }

@@ -96,7 +96,7 @@ def _error(entry: "Case | BadScenario") -> str | None:
     if entry.scenario.trainer.kind != "hf":
         return None
     try:
-        source = read_stack(entry.scenario.python or sys.executable).training_arguments
+        source = read_stack(entry.scenario.python or sys.executable, entry.scenario.env).training_arguments
     except StackError:
         return None  # an interpreter that is not here is a reason to skip, not an error
     return check_training(entry, source) if source else None

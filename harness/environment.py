@@ -34,17 +34,8 @@ print(json.dumps({
 
 # Variables that change what a job does; their values are in the record, others are there by name alone.
 TELLING = (
-    "CUDA_",
-    "NCCL_",
-    "TORCH_",
-    "PYTORCH_",
-    "OMP_",
-    "MKL_",
-    "HF_",
-    "TRANSFORMERS_",
-    "ACCELERATE_",
-    "TOKENIZERS_",
-    "GLOO_",
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "PYTORCH_"),
+    *("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "TOKENIZERS_", "PYTHON"),
 )
 
 
@@ -68,21 +59,35 @@ class Stack:
         return path if path and path.is_file() else None
 
 
-@functools.cache
-def read_stack(python: str) -> Stack:
-    """Ask an interpreter what it has, once a session.
+def read_stack(python: str, env: Mapping[str, str]) -> Stack:
+    """Ask an interpreter what a job would find there; `env` are the scenario's own variables.  Once a session.
 
     Raises StackError when it cannot be started or does not answer within a minute.
     """
+    return _read_stack(python, tuple(sorted(env.items())))
+
+
+@functools.cache
+def _read_stack(python: str, env: tuple[tuple[str, str], ...]) -> Stack:
     found = shutil.which(os.path.expanduser(python))
     if found is None:
         raise StackError(f"there is no interpreter {python}")
-    command = [found, "-I", "-c", STACK_SCRIPT]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
-        told = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise StackError(f"the interpreter {python} does not answer: {error}") from error
+        # As a job sees it: with PYTHONPATH and the user's own packages, but with nothing of the folder we stand in.
+        done = subprocess.run(
+            [found, "-c", STACK_SCRIPT],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            env={**os.environ, **dict(env)},
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise StackError(f"the interpreter {python} does not answer: {said.strip().splitlines()[-1]}") from error
     folder = Path(told["transformers"][0]) if told["transformers"] else None
     return Stack(found, told["version"], told["packages"], folder)
 

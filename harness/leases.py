@@ -5,7 +5,8 @@ the descriptors, so a lease lasts as long as either lives, whatever happens to t
 
 Who collects holds the turnstile of every id of its pool, taken in sorted order: nobody can overtake a lease that waits
 for many ids, two invocations with separate pools do not meet, and no two can wait for each other.  A process that
-leases both kinds takes GPUs first, for the same reason."""
+leases both kinds takes GPUs first, for the same reason.  A lease that foreign processes prevent, whatever other leases
+end, keeps nothing while it waits."""
 
 import contextlib
 import fcntl
@@ -27,12 +28,12 @@ SHARED_LOCK_DIR = Path("/tmp/tuning-harness")  # the same for all users: who cho
 
 # event -> field -> what it holds: the lines of leases.jsonl; every line also has t and e.
 LEASE_EVENTS: dict[str, dict[str, str]] = {
-    "waiting": {
+    "waiting": {  # after half a second, then every minute
         "pid": "process that waits",
         "what": "what for: case and session",
         "count": "how many ids it needs",
         "pool": "ids it may take",
-        "holders": "who holds them, as told to the user",
+        "holders": "what is in the way, as told to the user: a list of texts, each an id and who holds or uses it",
     },
     "acquired": {
         "pid": "process that leases",
@@ -49,7 +50,7 @@ LEASE_EVENTS: dict[str, dict[str, str]] = {
 }
 
 _POLL_S = 0.05
-_BUSY_AGAIN_S = 1.0  # asking the driver costs more than trying a lock
+_BUSY_AGAIN_S = 1.0  # asking the driver who uses an id costs more than trying a lock
 _FIRST_WORD_S = 0.5  # shorter waits are not told
 _NEXT_WORD_S = 60.0
 _CREATE_S = 2.0  # another user's new lock file is opened to all within this
@@ -58,6 +59,10 @@ _TEXT_LIMIT = 120
 
 class LeaseError(Exception):
     """The lock folder cannot be trusted or used; the text says what is wrong and what to do."""
+
+
+class BusyError(LeaseError):
+    """Foreign processes have prevented a lease for too long; the text names the ids and who uses them."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +88,22 @@ def lease(
     lock_dir: Path,
     journal: Path | None = None,
     busy: Callable[[str], str | None] = lambda _: None,
-    timeout_s: float | None = None,
+    busy_limit_s: float | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> Iterator[Holding]:
     """Hold `count` ids of `pool`, the first ones that are free in its order.
 
     `busy(id)` says why an id cannot be used although nobody leases it, or None; it is asked again while waiting.
-    `on_wait` is told who holds what is waited for.  Raises ValueError when the pool is too small, TimeoutError after
-    `timeout_s`, LeaseError when the lock folder is not fit."""
+    `on_wait` is told who holds what is waited for; what it raises ends the waiting.  Raises ValueError when the pool is
+    too small, BusyError when ids that are busy have prevented the lease for `busy_limit_s` (None: never; leases of
+    others are waited for without end), LeaseError when the lock folder is not fit."""
     ids = tuple(dict.fromkeys(pool))
     if not 0 < count <= len(ids):
         raise ValueError(f"{count} asked for, {len(ids)} to lease")
     with ExitStack() as stack:
         folder = _open_folder(lock_dir)
         stack.callback(os.close, folder)
-        wait = _Wait(ids, count, what, folder, journal, busy, timeout_s, on_wait)
+        wait = _Wait(ids, count, what, folder, journal, busy, busy_limit_s, on_wait)
         held = _collect(wait, stack)
         got = tuple(name for name in ids if name in held)
         acquired = time.monotonic()
@@ -127,27 +133,37 @@ class _Wait:
     folder: int
     journal: Path | None
     busy: Callable[[str], str | None]
-    timeout_s: float | None
+    busy_limit_s: float | None
     on_wait: Callable[[str], None] | None
     begun: float = field(default_factory=time.monotonic)
     next_word: float = _FIRST_WORD_S
     not_before: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # of the ids that are in foreign use
+    prevented_since: float | None = None
 
-    def pause(self, missing: Sequence[str]) -> None:
-        """Tell who holds the `missing` ids when it is time to, sleep a moment.  Raises TimeoutError."""
+    def pause(self, missing: Sequence[str], sleep_s: float = _POLL_S) -> None:
+        """Tell who holds the `missing` ids when it is time to, sleep a moment."""
         waited = time.monotonic() - self.begun
-        if self.timeout_s is not None and waited >= self.timeout_s:
-            said = "; ".join(self._holders(missing))
-            raise TimeoutError(f"{self.count} of {', '.join(self.ids)} not free within {self.timeout_s:g} s: {said}")
         if waited >= self.next_word:
             self.next_word = waited + _NEXT_WORD_S
             holders = self._holders(missing)
-            if waited < _NEXT_WORD_S:
-                _append(self.journal, "waiting", self.what, count=self.count, pool=self.ids, holders=holders)
+            _append(self.journal, "waiting", self.what, count=self.count, pool=self.ids, holders=holders)
             if self.on_wait is not None:
                 self.on_wait(f"waiting for {self.count} of {', '.join(self.ids)}: {'; '.join(holders)}")
-        time.sleep(_POLL_S)
+        time.sleep(min(sleep_s, max(_POLL_S, self.next_word - waited)))
+
+    def prevented(self) -> bool:
+        """Whether foreign use leaves too few ids, whatever leases end.  Raises BusyError when it has for too long."""
+        now = time.monotonic()
+        if self.count <= len(self.ids) - len(self.reasons):
+            self.prevented_since = None
+            return False
+        if self.prevented_since is None:
+            self.prevented_since = now
+        if self.busy_limit_s is not None and now - self.prevented_since >= self.busy_limit_s:
+            said = "; ".join(f"{name} {reason}" for name, reason in self.reasons.items())
+            raise BusyError(f"{self.count} of {', '.join(self.ids)} not free within {self.busy_limit_s:g} s: {said}")
+        return True
 
     def _holders(self, missing: Sequence[str]) -> list[str]:
         found = {name: self.reasons.get(name) or _holder(self.folder, _lock_name(name)) for name in missing}
@@ -159,18 +175,30 @@ class _Wait:
 
 def _collect(wait: _Wait, stack: ExitStack) -> dict[str, int]:
     """Take locks until there are enough; `stack` closes them."""
-    with ExitStack() as turn:
-        for name in sorted({_turnstile(name) for name in wait.ids}):
-            while (fd := _try_lock(wait.folder, name)) is None:
-                wait.pause(wait.ids)
-            turn.callback(os.close, fd)
-            _sign(fd, wait.what)
+    while True:
         held: dict[str, int] = {}
-        while True:
-            _take_free(wait, held, stack)
-            if len(held) == wait.count:
-                return held
-            wait.pause([name for name in wait.ids if name not in held])
+        with ExitStack() as turn, ExitStack() as locks:
+            _queue(wait, turn)
+            while True:
+                _take_free(wait, held, locks)
+                if len(held) == wait.count:
+                    stack.enter_context(locks.pop_all())
+                    return held
+                missing = [name for name in wait.ids if name not in held]
+                if wait.prevented():
+                    break
+                wait.pause(missing)
+        # Nothing is held here: smaller leases pass, which foreign processes do not prevent.
+        wait.pause(missing, _BUSY_AGAIN_S)
+
+
+def _queue(wait: _Wait, turn: ExitStack) -> None:
+    """Wait until it is this lease's turn; `turn` gives it up."""
+    for name in sorted({_turnstile(name) for name in wait.ids}):
+        while (fd := _try_lock(wait.folder, name)) is None:
+            wait.pause(wait.ids)
+        turn.callback(os.close, fd)
+        _sign(fd, wait.what)
 
 
 def _take_free(wait: _Wait, held: dict[str, int], stack: ExitStack) -> None:

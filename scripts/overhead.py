@@ -1,10 +1,12 @@
-"""What the harness costs: a plain Trainer program bare, and the same program as a case, in alternating pairs.
+"""What the harness costs: a program bare, and the same program as a case, in alternating pairs.
 
-    python scripts/overhead.py [--pairs 5] [--steps 20]
+    python scripts/overhead.py [--pairs 5] [--steps 20]     # a plain Trainer program
+    python scripts/overhead.py --tiny [--pairs 5]           # the whole `pytest benchmarks/ -k tiny`
 
-Prints wall time of both commands and the CPU time of the harness itself (pytest, supervisor, sampler: all processes of
-the case but the program, whose own CPU time it reports at its end), each with its spread, and the program's median step
-time both ways.  Run it on a quiet machine; on a busy one the spread says so.
+The first prints wall time of both commands and the CPU time of the harness itself (pytest, supervisor, sampler: all
+processes of the case but the program, whose own CPU time it reports at its end), each with its spread, and the
+program's median step time both ways.  The second prints the wall time of the command beside that of its four programs
+run bare, one after the other.  Run it on a quiet machine; on a busy one the spread says so.
 """
 
 import argparse
@@ -19,6 +21,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.engines.local import launcher
+from harness.probe.layout import JobPaths
+from harness.scenario import Case, load_scenarios, resolved
+
+ROOT = Path(__file__).parent.parent
 TARGET = """
 import json, sys, time
 import torch
@@ -75,6 +82,40 @@ def run(command: list[str], folder: Path) -> Cost:
     return Cost(wall, cpu - document["cpu_s"], statistics.median(document["steps_s"][3:]))
 
 
+def tiny(pairs: int) -> None:
+    """Compare the whole tiny command with its programs run bare."""
+    bare, cased = [], []
+    cases = [case for case in load_scenarios(ROOT / "benchmarks" / "scenarios") if case.id.startswith("tiny-")]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environ = os.environ | {"HF_HUB_OFFLINE": "1", "HARNESS_LOCK_DIR": str(folder / "locks")}
+        environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "benchmarks/", "-k", "tiny"]
+        for pair in range(pairs + 1):
+            walls = []
+            for case in cases:
+                assert isinstance(case, Case)
+                job = JobPaths(folder / f"{pair}-{case.id}")
+                job.outputs.mkdir(parents=True)
+                job.job.write_text(json.dumps({"scenario": resolved(case.scenario)}))
+                program = ["-m", "harness.probe.finetune", str(job.root)]
+                walls.append(timed([*launcher(sys.executable, case.scenario.world_size), *program], environ))
+            whole = timed([*command, "--results", str(folder / "results")], environ)
+            if pair:  # the first one only warms the page cache
+                bare.append(sum(walls))
+                cased.append(whole)
+    print(f"{pairs} alternating pairs, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    print(f"four programs bare:       {spread(bare)}")
+    print(f"the tiny command:         {spread(cased)}")
+    print(f"difference:               {spread([b - a for a, b in zip(bare, cased, strict=True)])}")
+
+
+def timed(command: list[str], environ: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
 def spread(values: list[float], unit: str = "s", scale: float = 1.0) -> str:
     low, middle, high = (f"{scale * value:.2f}" for value in (min(values), statistics.median(values), max(values)))
     return f"median {middle} {unit} ({low} to {high})"
@@ -84,7 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--tiny", action="store_true", help="compare the whole tiny command")
     asked = parser.parse_args()
+    if asked.tiny:
+        tiny(asked.pairs)
+        return
     bare, cased = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

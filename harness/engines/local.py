@@ -23,6 +23,9 @@ from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
 from harness.scenario import Scenario
 
+# `python -m torch.distributed.run` without the working directory in its sys.path: a `queue.py` there is the target's.
+TORCHRUN = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; from torch.distributed.run import main; main()"
+
 JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job
 
 # Set by a launcher for its own ranks, or by the pytest around us: a job started inside of either is no part of it.
@@ -31,7 +34,7 @@ _LEAKED = re.compile(
     r"(PYTEST|COVERAGE_PROCESS|TORCHELASTIC|TORCH_ELASTIC|PET|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
 )
 
-_MARGIN_S = 20.0  # beyond the grace: SIGKILL's window, the sampler's end, and a machine that is busy
+_MARGIN_S = 35.0  # beyond the grace: SIGKILL's window, the sampler's end, what appears late, and a busy machine
 _SWEEP_S = 10.0
 
 
@@ -52,8 +55,7 @@ def launcher(python: str, world_size: int) -> list[str]:
         return [python, "-u"]
     # --standalone takes a free port.  Without --local-addr the ranks meet at the host's full name; where that cannot be
     # resolved, they hang.
-    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    return [*torchrun, "--nproc-per-node", str(world_size)]
+    return [python, "-c", TORCHRUN, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(world_size)]
 
 
 def environment(
@@ -64,7 +66,6 @@ def environment(
     `gpus` are UUIDs: they mean the same whatever CUDA_DEVICE_ORDER says.  `cpus` are all of the job's."""
     environ = {name: value for name, value in base_environ.items() if not _LEAKED.fullmatch(name)}
     environ.setdefault("PYTHONFAULTHANDLER", "1")
-    environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one node; by default gloo, too, wants the host's name resolved
     environ["OMP_NUM_THREADS"] = str(max(1, cpus // scenario.world_size))
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -107,7 +108,12 @@ class LocalJob:
             )
         finally:
             os.close(log)
-        return cls(job, supervisor, document)
+        try:
+            return cls(job, supervisor, document)
+        except BaseException:
+            supervisor.kill()  # the command dies with it, and `sweep` would find the rest
+            supervisor.communicate()
+            raise
 
     def __enter__(self) -> Self:
         return self

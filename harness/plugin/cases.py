@@ -153,6 +153,8 @@ def tuning(request: pytest.FixtureRequest, tuning_case: "Case") -> Tuning:
     """Lease what the case needs, run it, and give its record; skips, with the reason, where it cannot run.
 
     Slow: as long as the job takes, and as long as other jobs hold what it needs."""
+    from harness.leases import BusyError
+
     item = request.node
     state = request.config.stash[STATE]
     planned = state.planned(item.nodeid)
@@ -163,7 +165,11 @@ def tuning(request: pytest.FixtureRequest, tuning_case: "Case") -> Tuning:
         pytest.skip(planned.skip)
     runner = get_runner(request.config)
     directory = state.options.directory / planned.directory
-    record = runner.run(tuning_case, nodeid=item.nodeid, case_dir=directory)
+    try:
+        record = runner.run(tuning_case, nodeid=item.nodeid, case_dir=directory)
+    except BusyError as error:
+        note_not_run(item, str(error), planned.labels)
+        pytest.skip(str(error))
     succeeded = record.verdict is not None and record.verdict.kind == "none"
     steps = runner.step_times(record, directory) if succeeded else []
     note_record(item, record, f"{state.options.session}/{planned.directory}/record.json", steps)

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from harness.journal import read_events
 from harness.plugin.session import PlannedCase, State
-from harness.probe.layout import JobPaths
+from harness.probe.layout import JobPaths, attempt, attempts
+from harness.reports.properties import printable
 from harness.reports.tables import format_step
 from harness.units import format_seconds
 
@@ -47,7 +49,15 @@ class Follower:
     def line(self) -> str:
         self._read()
         elapsed = format_seconds(time.monotonic() - self.started)
-        return f"harness: {self.name}: {elapsed}: {describe(self.seen) if self.job else self.waits_for}"
+        return f"harness: {self.name}: {elapsed}: {describe(self.seen) if self.job else self._waits_for()}"
+
+    def _waits_for(self) -> str:
+        """Who holds what the case waits for, as its lease has journalled it; else what it needs."""
+        told = [event for _, event in read_events(self.directory.parent / "leases.jsonl")]
+        mine = [event for event in told if str(event.get("what", "")).startswith(f"{self.name} (")]
+        if mine and mine[-1]["e"] == "waiting":
+            return printable(f"waiting: {'; '.join(map(str, mine[-1].get('holders') or []))}")
+        return self.waits_for
 
     def _read(self) -> None:
         job = newest_attempt(self.directory)
@@ -71,8 +81,8 @@ class Follower:
 
 def newest_attempt(directory: Path) -> Path | None:
     """The job directory of a case's newest attempt; None before launch."""
-    numbers = [int(path.name[8:]) for path in directory.glob("attempt-*") if path.name[8:].isdigit()]
-    return directory / f"attempt-{max(numbers)}" if numbers else None
+    numbers = attempts(directory)
+    return attempt(directory, numbers[-1]).root if numbers else None
 
 
 def note(seen: dict[str, Any], line: bytes) -> None:

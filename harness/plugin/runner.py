@@ -39,7 +39,9 @@ class Runner(Protocol):
         ...
 
     def run(self, case: "Case", *, nodeid: str, case_dir: Path) -> "Record":
-        """Launch the case, wait for it, and return its finished record, whatever became of the job."""
+        """Launch the case, wait for it, and return its finished record, whatever became of the job.
+
+        Raises harness.leases.BusyError when somebody else's processes do not leave what the case needs."""
         ...
 
     def step_times(self, record: "Record", case_dir: Path) -> list[float]:

@@ -36,7 +36,6 @@ class TuningFailure(Exception):
         lines = [str(self)]
         if verdict is not None:
             lines += [f"  {fact.file}{f':{fact.line}' if fact.line else ''}: {fact.text}" for fact in verdict.evidence]
-            lines += [f"hint: {verdict.hint}"] if verdict.hint else []
         return printable("\n".join([*lines, f"record: {self.path}"]))
 
 

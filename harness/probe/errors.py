@@ -2,6 +2,7 @@
 
 No exception object is kept: its frames would keep the tensors alive that a program frees when it catches an OOM."""
 
+import contextlib
 import os
 import threading
 import time
@@ -21,9 +22,11 @@ CHAIN_LIMIT = 8
 FRAME_LIMIT = 1000
 
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
-SEEN = "_harness_probe_seen"  # attribute on an exception: by whom it was recorded
+SEEN = "_harness_probe_seen"  # attribute on an exception: by whom it was seen
+NUMBER = "_harness_probe_number"  # the same: which record is its
 
-# Whose sight counts more; within one, the latest.
+# Whose sight tells more of an exception (train: the step, the phase), and of which exception in doubt; of equals, the
+# latest.
 RANKS = {"train": 3, "main": 2, "exit": 1, "log": 0}
 
 
@@ -47,8 +50,8 @@ def describe(
         "message": message_of(error, secrets),
         "traceback": render(error, secrets),
         "chain": [
-            {"type": qualified(type(link)), "message": message_of(link, secrets)}
-            for link in chain_of(error, CHAIN_LIMIT)
+            {"type": qualified(type(link)), "message": message_of(link, secrets), "link": how}
+            for link, how in chain_of(error, CHAIN_LIMIT)
         ],
         "step": step,
         "phase": phase,
@@ -66,20 +69,24 @@ def message_of(error: BaseException, secrets: Collection[str] = ()) -> str:
     return redact(text[: 2 * MESSAGE_LIMIT], secrets)[:MESSAGE_LIMIT]
 
 
-def chain_of(error: BaseException, limit: int) -> Iterator[BaseException]:
-    """Causes and contexts, nearest first; bears cycles.  A context that `from None` hides is still the reason."""
-    seen = {id(error)}
-    link = error.__cause__ or error.__context__
-    while link is not None and id(link) not in seen and limit > 0:
-        yield link
-        seen.add(id(link))
-        limit -= 1
-        link = link.__cause__ or link.__context__
+def chain_of(error: BaseException, limit: int) -> Iterator[tuple[BaseException, str]]:
+    """Causes and contexts, nearest first, each with which it is to the one before; bears cycles.
+
+    A context that `from None` hides is still the reason.
+    """
+    seen: set[int] = set()
+    while id(error) not in seen and len(seen) < limit:
+        seen.add(id(error))
+        link, how = (error.__context__, "context") if error.__cause__ is None else (error.__cause__, "cause")
+        if link is None or id(link) in seen:
+            return
+        yield link, how
+        error = link
 
 
 def behind_exit(error: SystemExit) -> BaseException | None:
     """The exception that a program was handling when it called sys.exit(); None when there was none."""
-    return next((e for e in chain_of(error, 100) if not isinstance(e, (SystemExit, GeneratorExit))), None)
+    return next((e for e, _ in chain_of(error, 100) if not isinstance(e, (SystemExit, GeneratorExit))), None)
 
 
 def exit_code_of(error: BaseException | None) -> int | None:
@@ -184,7 +191,7 @@ def part_of(frames: Sequence[Frame]) -> str | None:
 
 
 def choose(records: Iterable[Record]) -> Record | None:
-    """The record that tells best why the rank ended: train, then main, exit, log; of equals the latest."""
+    """The record that tells best why a rank ended that ended by an exit code alone; of equals the latest."""
     best = None
     for record in records:
         if best is None or RANKS[record["where"]] >= RANKS[best["where"]]:
@@ -198,29 +205,45 @@ class Sightings:
     kept = 20
 
     def __init__(self) -> None:
-        self._records: list[Record] = []
+        self._records: dict[int, Record] = {}
+        self._added = 0
         self._lock = threading.Lock()
 
     def is_news(self, error: BaseException, where: str) -> bool:
-        """Whether this very exception was not yet recorded by a sight that counts as much; marks it."""
+        """Whether this very exception was not yet seen by who tells as much; marks it.
+
+        One that was forgotten is news again when it leaves the program after all.
+        """
         before = getattr(error, SEEN, None)
         if before in RANKS and RANKS[before] >= RANKS[where]:
-            return False
-        try:
-            setattr(error, SEEN, where)
-        except Exception:
-            return True  # an exception class with __slots__: recorded twice at worst
+            outlived = hasattr(error, NUMBER) and self.record_of(error) is None
+            return outlived and where in ("main", "exit")
+        _set(error, SEEN, where)
         return True
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, error: BaseException) -> Record:
+        """Keep the record of an exception, not the exception; returns it with the time."""
         with self._lock:
-            self._records = [*self._records, {"t": time.time(), **record}][-self.kept :]
+            self._added += 1
+            _set(error, NUMBER, self._added)
+            kept = {**self._records, self._added: {"t": time.time(), **record}}
+            self._records = dict(list(kept.items())[-self.kept :])
+            return kept[self._added]
+
+    def record_of(self, error: BaseException) -> Record | None:
+        """What is kept of this very exception."""
+        return self._records.get(getattr(error, NUMBER, 0))
 
     def forget(self) -> None:
         """Training has gone on since: what was seen was caught and handled."""
         if self._records:
             with self._lock:
-                self._records = []
+                self._records = {}
 
     def best(self) -> Record | None:
-        return choose(self._records)
+        return choose(self._records.values())
+
+
+def _set(error: BaseException, name: str, value: Any) -> None:
+    with contextlib.suppress(Exception):  # a class that lets nobody set attributes: recorded twice at worst
+        setattr(error, name, value)

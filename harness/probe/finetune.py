@@ -15,6 +15,7 @@ from .measure import job_folder, phase
 from .synthetic import SyntheticTokens
 
 DTYPE_RENAMED = (4, 56)  # transformers calls it `dtype` from here on, `torch_dtype` before
+DEFAULT_SEED = 42  # of the weights, dropout and order, where the scenario names none; TrainingArguments' own
 
 
 def main(argv: Sequence[str]) -> None:
@@ -50,6 +51,7 @@ def training_arguments(scenario: dict[str, Any], outputs: Path) -> Any:
     import torch
     import transformers
 
+    data = scenario.get("data") or {}
     on_gpu = scenario.get("gpus") is not None
     if on_gpu and not torch.cuda.is_available():
         raise RuntimeError(
@@ -61,7 +63,8 @@ def training_arguments(scenario: dict[str, Any], outputs: Path) -> Any:
         "save_strategy": "no",
         "disable_tqdm": True,
         "use_cpu": not on_gpu,
-        "dataloader_num_workers": (scenario.get("data") or {}).get("workers") or 0,
+        "seed": data.get("seed") or DEFAULT_SEED,
+        "dataloader_num_workers": data.get("workers") or 0,
         "remove_unused_columns": False,
     }
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

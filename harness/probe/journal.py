@@ -55,8 +55,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "ended_m": "when it ended on the host, on the clock of m; on a GPU the line is written later",
         "seconds": "wall time from the end of the step before (or the segment's start) to this step's end, host clock; "
         "in a program without a Trainer the first step counts from the start of its phase",
-        "device_seconds": "the same between two CUDA events; null on CPU and for a segment's first step",
-        "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before",
+        "device_seconds": "between two CUDA events, without the overhead; null on CPU and for a segment's first step",
+        "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before, "
+        "host clock",
         "overhead": "what took it: a list of log, save, eval",
         "loss": "loss of the step on this rank: the sum of what training_step returned for its micro-batches (the "
         "Trainer has divided each by their number); null when unknown",
@@ -81,7 +82,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "bases": "qualified names of its base classes, nearest first",
         "message": "its text, secrets redacted, at most 4,000 characters",
         "traceback": "the last frames, secrets redacted, at most 8,000 characters",
-        "chain": "causes and contexts, nearest first: a list of {type, message}",
+        "chain": "causes and contexts, nearest first: a list of {type, message, link}; link: cause (raised from it) or "
+        "context (raised while it was handled)",
         "step": "global step that was running (last finished + 1); null outside train()",
         "phase": "phase in which it was seen",
         "part": "part of a step: data, forward, backward, optimizer, save, eval; null when not in one",
@@ -103,7 +105,7 @@ EVENTS: dict[str, dict[str, str]] = {
     "end": {
         "exit_code": "exit code of the rank; null when it left by a signal",
         "steps": "optimizer steps seen in all",
-        "seen_by": "how steps were seen: trainer, optimizer, journal; null when none was",
+        "seen_by": "how steps were seen: trainer, optimizer; null when none was",
     },
 }
 
@@ -119,6 +121,7 @@ class Journal:
         self._dirty = False  # written since the last sync
         self._closed = threading.Event()
         self._failed = False
+        self._torn = False  # the file ends within a line: a full disk took a part of a write
         self._thread: threading.Thread | None = None
 
     def write(self, event: str, **fields: Any) -> None:
@@ -129,13 +132,22 @@ class Journal:
         """Append several events that are known at the same time, in one write(2)."""
         t, m = time.time(), time.monotonic()
         lines = b"".join([_encode({"t": t, "m": m, "e": event, **fields}) for event, fields in events])
+        if self._torn:
+            lines = b"\n" + lines
         try:
-            os.write(self._fd, lines)
-        except OSError as error:
-            if not self._failed:
-                self._failed = True
-                os.write(2, f"harness: journal lost a line: {error}\n".encode())
+            written = os.write(self._fd, lines)
+        except OSError as error:  # nothing was written: the file ends as before
+            self._lost(str(error))
+        else:
+            if written < len(lines):
+                self._lost(f"{written} of {len(lines)} bytes written")
+            self._torn = not lines[:written].endswith(b"\n")
         self._dirty = True
+
+    def _lost(self, why: str) -> None:
+        if not self._failed:
+            self._failed = True
+            os.write(2, f"harness: journal lost a line: {why}\n".encode())
 
     def sync_regularly(self) -> None:
         """From now on bring what was written to the disk once a second, in a thread.

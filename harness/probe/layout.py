@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+_ATTEMPT = "attempt-"
+
 
 @dataclass(frozen=True)
 class JobPaths:
@@ -62,3 +64,17 @@ class JobPaths:
     def ranks(self) -> list[int]:
         """The ranks that have left a folder so far, in order."""
         return sorted(int(p.name[5:]) for p in self.root.glob("rank-*") if p.name[5:].isdigit())
+
+
+def attempts(case_dir: Path) -> list[int]:
+    """The numbers of the attempts that have a folder in a case's directory, in order."""
+    return sorted(
+        int(path.name[len(_ATTEMPT) :])
+        for path in case_dir.glob(f"{_ATTEMPT}*")
+        if path.name[len(_ATTEMPT) :].isdecimal() and path.is_dir()
+    )
+
+
+def attempt(case_dir: Path, number: int) -> JobPaths:
+    """The job directory of one attempt, whether or not it is there; the first is 1."""
+    return JobPaths(case_dir / f"{_ATTEMPT}{number}")

@@ -5,13 +5,12 @@ reaches the target."""
 
 import json
 import os
-import threading
 import time
 from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from .errors import Sightings, behind_exit, describe, exit_code_of, message_of, qualified
+from .errors import Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
 from .journal import Journal
 from .layout import JobPaths
 from .memory import no_memory, read_memory
@@ -22,6 +21,7 @@ from .tokens import Counts, no_counts
 FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
 LOGGED_TOLD = 20  # exceptions that were only logged
 AFTER_ERROR_S = 2.0  # how long the device may take to finish earlier steps once an exception was seen
+AFTER_END_S = 60.0  # the same where all went well: a slow device loses no figures
 
 _active: "Meter | None" = None
 
@@ -58,7 +58,6 @@ class Meter:
         self.shifted: bool | None = None  # whether its loss shifts the labels; None: not yet asked
         self.depth = 0  # of train() calls
         self._journal: Journal | None = journal
-        self._lock = threading.Lock()
         self._faults: Counter[str] = Counter()
         self._logged = 0
         self._sightings = Sightings()
@@ -168,7 +167,7 @@ class Meter:
     def end_segment(self) -> None:
         """The loop has ended, well or not."""
         if self._open:
-            self._pending.flush(AFTER_ERROR_S)
+            self._pending.flush(AFTER_END_S)  # after an exception nothing is left to wait for
             self._open = False
             self.mark("teardown")
 
@@ -204,8 +203,11 @@ class Meter:
             self._overhead.append(what)
 
     def add_overhead(self, seconds: float) -> None:
+        """Something other than the step has just ended on the host; counts when it logged, saved or evaluated."""
         if self._overhead:
             self._overhead_s += seconds
+            if self._cuda:
+                self._pending.begin_anew()
 
     def step_ended(self, step: int) -> None:
         """A Trainer's optimizer step has ended."""
@@ -277,37 +279,50 @@ class Meter:
         self.tag_overhead("save")
         self._write("save", step=step)
 
-    def saw(self, error: BaseException, where: str, exit_code: int | None = None) -> None:
-        """Journal an exception; KeyboardInterrupt is told and blamed for nothing."""
+    def saw(self, error: BaseException, where: str, exit_code: int | None = None) -> Record | None:
+        """Journal an exception, once; returns its record if it may be blamed.  KeyboardInterrupt never is."""
         if self.off or not self._sightings.is_news(error, where):
-            return
+            return None
         if where == "log":
             self._logged += 1
             if self._logged > LOGGED_TOLD:
-                return
+                return None
         in_step = (self._open or self._optimizer_segment) and self._last_step is not None
         step = (self._last_step or 0) + 1 if in_step else None
         record = describe(error, where=where, step=step, phase=self.phase, exit_code=exit_code, secrets=self.secrets)
         self._write("exception", **record)
         is_bare_exit = isinstance(error, SystemExit)
-        if not isinstance(error, KeyboardInterrupt) and not (is_bare_exit and self._sightings.best()):
-            self._sightings.add(record)
+        if isinstance(error, KeyboardInterrupt) or (is_bare_exit and self._sightings.best()):
+            return None
+        return self._sightings.add(record, error)
 
     def left(self, error: BaseException | None) -> None:
         """The program has ended by `error`, or by itself; writes error.json when that was a bad end."""
-        self._pending.flush(AFTER_ERROR_S)
         self.exit_code = exit_code_of(error)
+        self._pending.flush(self._patience())
         if error is None or self.exit_code == 0:
             return
-        if isinstance(error, SystemExit):
-            self.saw(behind_exit(error) or error, "exit", self.exit_code)
-        else:
-            self.saw(error, "main")
-        best = self._sightings.best()
-        if best is not None and not isinstance(error, KeyboardInterrupt) and not self.off:
-            self._write_error({**best, "rank": self.rank})
+        record = self._why(error)
+        if record is not None and not self.off:
+            self._write_error({**record, "rank": self.rank})
         if self._journal is not None:
             self._journal.sync()
+
+    def _why(self, error: BaseException) -> Record | None:
+        """The exception that ended the program: the one that left it, or was being handled when it called sys.exit().
+
+        Only where that is nothing but an exit code, what was seen before tells more.
+        """
+        if not isinstance(error, SystemExit):
+            return self.saw(error, "main") or self._sightings.record_of(error)
+        reason = behind_exit(error)
+        if reason is not None:
+            return self.saw(reason, "exit", self.exit_code) or self._sightings.record_of(reason)
+        self.saw(error, "exit", self.exit_code)
+        return self._sightings.best()
+
+    def _patience(self) -> float:
+        return AFTER_END_S if self.exit_code == 0 else AFTER_ERROR_S
 
     def _write_error(self, record: dict[str, Any]) -> None:
         path = self.job.error(self.rank)
@@ -321,7 +336,7 @@ class Meter:
         journal = self._journal
         if journal is None:
             return
-        self._pending.flush(AFTER_ERROR_S)
+        self._pending.flush(self._patience())
         with self.guard("memory"):
             self._write("memory", **(read_memory(self.phase, reset=self.own_target) or no_memory(self.phase)))
         self._write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)

@@ -3,6 +3,7 @@
 Nothing here waits for the device within a step: numbers are copied without blocking into pinned memory, and read once
 the event recorded after the copies has passed."""
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -36,8 +37,8 @@ class Ended:
         tokens = (
             [int(number) for number in self.device_numbers] if self.token_copy is None else self.token_copy.tolist()
         )
-        seconds = None if self.before is None else self.before.elapsed_time(self.event) / 1000
-        return Read(self, numbers, tokens, seconds)
+        known = self.before is not None and self.before.query()  # not so when the target has changed its stream
+        return Read(self, numbers, tokens, self.before.elapsed_time(self.event) / 1000 if known else None)
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Pending:
 
     emit: Callable[[Read], None]
     _waiting: deque[Ended] = field(default_factory=deque)
-    _previous: Any = None  # the event at the end of the step before, in the same segment
+    _previous: Any = None  # the event from which the next step is timed; None: that step has no device time
     _failed: bool = False
 
     def new_segment(self) -> None:
@@ -67,12 +68,22 @@ class Pending:
         if not cuda or self._failed:
             self.emit(ended.read(lost=self._failed))
             return
+        before, self._previous = self._previous, None
         try:
-            self._record(ended)
+            self._copy(ended)
+            ended.before, ended.event = before, self._new_event()
+            self._previous = ended.event
         except RuntimeError:  # no memory for a copy, or a failed device; the step has ended all the same
-            ended.event = None
+            pass  # the next step has no start: its time must not span two
         self._waiting.append(ended)
         self.drain()
+
+    def begin_anew(self) -> None:
+        """The next step's device time begins now: something that is no part of it has come between."""
+        self._previous = None
+        if not self._failed:
+            with contextlib.suppress(RuntimeError):
+                self._previous = self._new_event()
 
     def drain(self, wait_s: float = 0.0) -> None:
         """Write the steps whose events have passed, waiting at most `wait_s` seconds for the others to pass.
@@ -95,7 +106,7 @@ class Pending:
         while self._waiting:
             self.emit(self._waiting.popleft().read(lost=True))
 
-    def _record(self, ended: Ended) -> None:
+    def _copy(self, ended: Ended) -> None:
         import torch
 
         for name, value in ended.numbers.items():
@@ -103,9 +114,13 @@ class Pending:
                 ended.numbers[name] = value.detach().to("cpu", non_blocking=True)  # into pinned memory
         if numbers := ended.device_numbers:
             ended.token_copy = torch.stack(numbers).to("cpu", non_blocking=True)
-        ended.before = self._previous
-        ended.event = self._previous = torch.cuda.Event(enable_timing=True)
-        ended.event.record()
+
+    def _new_event(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def _passed(self, ended: Ended) -> bool:
         if self._failed or ended.event is None:

@@ -39,7 +39,8 @@ _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
 )
 
-# `name=value`, `name: value`, `"name": "value"`, `--name value`: the value goes when the name is a secret's.
+# `name=value`, `name: value`, `"name": "value"`, `--name=value`: the value goes when the name is a secret's.  In
+# `--name value` nothing tells a value from a positional argument; `redact_argv` hides it.
 _ASSIGNMENT = re.compile(
     r"""(?P<name>(?<![A-Za-z0-9_-])-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)
         (?P<between>["']?\s*[=:]\s*)

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    # At the end: where the harness is installed, this is site-packages, whose modules must not hide the library's.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
     from harness.sampling.sampler import main
 
     sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ own default, FASTEST_FIRST, cannot be known without CUDA and differs only betwee
 which mean the same under either.  Where MIG is enabled, the MIG devices of a GPU stand in its place."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ class Discovery:
     """What was found.  `reason` says why GPUs are missing, also when only some are; None when nothing is."""
 
     gpus: tuple[Gpu, ...]  # visible ones, in the order of CUDA_VISIBLE_DEVICES
-    all: tuple[Gpu, ...]
     driver: str | None
     reason: str | None
 
@@ -40,16 +39,16 @@ def discover(environ: Mapping[str, str]) -> Discovery:
             driver = nvml.nvmlSystemGetDriverVersion()
             units, faults = _units(nvml)
     except _NoNvml as error:
-        return Discovery((), (), None, str(error))
-    everything = tuple(gpu for gpu, _ in units)
+        return Discovery((), None, str(error))
     visible, why = select_visible(environ.get("CUDA_VISIBLE_DEVICES"), units)
     reasons = [*faults, *([why] if why else []), *([] if units or faults else ["the driver reports no GPU"])]
-    return Discovery(visible, everything, driver, "; ".join(reasons) or None)
+    return Discovery(visible, driver, "; ".join(reasons) or None)
 
 
-def foreign_processes(uuid: str, own_pids: Collection[int]) -> list[int]:
-    """Process ids that compute on a GPU or MIG device and are not in `own_pids`; empty where the driver does not tell.
+def foreign_processes(uuid: str) -> list[int]:
+    """Process ids that compute on a GPU or MIG device; empty where the driver does not tell.
 
+    To who holds the lease and has started nothing yet, all of them are foreign.
     In a container the driver may give the host's ids, or none."""
     try:
         with _nvml() as nvml:
@@ -57,7 +56,7 @@ def foreign_processes(uuid: str, own_pids: Collection[int]) -> list[int]:
             running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except _NoNvml:
         return []
-    return sorted({process.pid for process in running} - set(own_pids))
+    return sorted({process.pid for process in running})
 
 
 def select_visible(wanted: str | None, units: Sequence[tuple[Gpu, str]]) -> tuple[tuple[Gpu, ...], str | None]:

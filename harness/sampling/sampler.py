@@ -19,7 +19,7 @@ from harness.sampling import host
 SAMPLE_FIELDS: dict[str, dict[str, str]] = {
     "tree": {
         "processes": "number of processes of the job: all below the supervisor, without it and without the sampler",
-        "rss_bytes": "their resident memory; a page that several share counts once for each",
+        "rss_bytes": "their resident memory; a page that several share counts once for each; null when none lives",
         "pss_bytes": "the same with shared pages shared out; null in most samples (it is dear) and where not permitted",
         "cpu_s": "CPU seconds of the job so far, ended processes included; never falls",
         "threads": "number of their threads",
@@ -38,7 +38,8 @@ SAMPLE_FIELDS: dict[str, dict[str, str]] = {
     },
 }
 
-_PSS_EVERY = 5  # samples; reading it costs about a millisecond a GiB of each process
+_PSS_EVERY = 5  # samples, reading it costs about a millisecond a GiB of each process
+_PSS_FIRST = 3  # samples at the start that all have it: a job may last no longer
 
 
 class Sampler:
@@ -56,16 +57,16 @@ class Sampler:
     def sample(self, last: bool = False) -> dict[str, dict[str, Any]]:
         begun = time.perf_counter()
         tree = host.tree_below(self._root, host.read_processes(), without=os.getpid())
-        with_pss = last or self._taken % _PSS_EVERY == 0
         self._taken += 1
+        with_pss = last or self._taken <= _PSS_FIRST or self._taken % _PSS_EVERY == 0
         self._cpu_s = max(self._cpu_s, tree.cpu_s)
         read, written = self._count_io(tree.pids)
         total, available = host.read_memory()
         return {
             "tree": {
                 "processes": len(tree.pids),
-                "rss_bytes": tree.rss_bytes,
-                "pss_bytes": host.read_pss(tree.pids) if with_pss else None,
+                "rss_bytes": tree.rss_bytes or None,  # 0: nothing but zombies, if anything
+                "pss_bytes": (host.read_pss(tree.pids) or None) if with_pss else None,
                 "cpu_s": round(self._cpu_s, 2),
                 "threads": tree.threads,
                 "read_bytes": read,

@@ -12,7 +12,7 @@ from harness.units import format_bytes
 
 def required_packages(scenario: Scenario) -> list[str]:
     """Requirement strings that the measured interpreter's packages must meet."""
-    required = []
+    required = ["torch"] if scenario.world_size > 1 else []  # its launcher starts the ranks
     if scenario.trainer.kind == "hf":
         required = ["torch", "transformers", "accelerate"] + (["peft"] if scenario.method.kind == "lora" else [])
     return list(dict.fromkeys([*required, *scenario.needs.packages]))
@@ -21,19 +21,21 @@ def required_packages(scenario: Scenario) -> list[str]:
 def unmet(
     scenario: Scenario,
     gpus: Sequence[tuple[str, int]],
-    packages: Mapping[str, str],
-    python_found: bool,
+    packages: Mapping[str, str] | None,
+    python_reason: str | None = None,
     gpu_reason: str | None = None,
 ) -> str | None:
     """Why the case cannot run here: what it needs, and what is there; None when it can.
 
-    `gpus` are the (name, memory in bytes) of the GPUs that may be used, `packages` the versions by name that the
-    measured interpreter has, `gpu_reason` why no GPU was found (no driver, say)."""
+    `gpus` are the (name, memory in bytes) of the GPUs that may be used; `packages` the versions by name that the
+    measured interpreter has, None when it is of no use, for `python_reason`; `gpu_reason` why no GPU was found."""
     reasons = [_unmet_gpus(scenario, gpus, gpu_reason)]
-    if python_found:
+    if packages is not None:
         reasons += [_unmet_package(requirement, packages) for requirement in required_packages(scenario)]
     else:
-        reasons.append(f"needs the interpreter {scenario.python or 'of the harness'}; there is none")
+        reasons.append(
+            f"needs the interpreter {scenario.python or 'of the harness'}; {python_reason or 'there is none'}"
+        )
     found = [reason for reason in reasons if reason is not None]
     return ". ".join(found) or None
 

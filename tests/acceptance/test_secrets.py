@@ -26,7 +26,11 @@ def test_secrets_stay_where_they_are(make_bench: Callable[[str], Bench]) -> None
     done = bench.run("--label", f"token={TOKEN}", environ={"OTHER_API_KEY": INHERITED})
     assert done.returncode == 1
     assert "cannot log in" in done.stdout
-    written = {path: path.read_text() for path in bench.session.rglob("*") if path.is_file() and path.name not in RAW}
+    written = {
+        path: path.read_text(errors="replace")
+        for path in bench.session.rglob("*")
+        if path.is_file() and path.name not in RAW
+    }
     written[bench.root / "junit.xml"] = (bench.root / "junit.xml").read_text()
     assert any(path.name == "error.json" for path in written)
     shown = {"terminal": done.stdout + done.stderr, **{str(path): text for path, text in written.items()}}

@@ -1,5 +1,6 @@
 """Tokens of real jobs, 2 ranks with 2 loader workers each, against a count over the very data."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -50,13 +51,11 @@ def scenario(name: str, packing: str, accumulation: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def records(make_bench: Callable[[str], Bench]) -> dict[str, Record]:
-    import json
-
+@pytest.fixture(scope="module", params=["0", "2"], ids=["n0", "n2"])
+def records(request: pytest.FixtureRequest, make_bench: Callable[[str], Bench]) -> dict[str, Record]:
     scenarios = [scenario(name, *how) for name, how in LAYOUTS.items()]
     bench = make_bench(json.dumps({"scenarios": scenarios}))  # JSON is YAML
-    done = bench.run()
+    done = bench.run("-n", request.param)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [read_record(path) for path in bench.session.glob("*/record.json")]
     return {record.scenario["name"]: record for record in found}

@@ -14,26 +14,35 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 
 def test_the_stack_of_this_interpreter() -> None:
-    stack = read_stack(sys.executable)
+    stack = read_stack(sys.executable, {})
     assert stack.packages["pytest"] == pytest.__version__
     assert "nvidia-ml-py" in stack.packages  # normalised: as a requirement names it
     assert stack.version.split(".")[:2] == [str(sys.version_info.major), str(sys.version_info.minor)]
 
 
 def test_asking_for_the_stack_imports_nothing_heavy() -> None:
-    script = "import sys; from harness.environment import read_stack; read_stack(sys.executable); print(*sys.modules)"
+    script = (
+        "import sys; from harness.environment import read_stack; read_stack(sys.executable, {}); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "aim"} & set(done.stdout.split())
 
 
+def test_packages_that_the_job_will_find(tmp_path: Path) -> None:
+    (tmp_path / "special-1.5.dist-info").mkdir()
+    (tmp_path / "special-1.5.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: special\nVersion: 1.5\n")
+    assert read_stack(sys.executable, {"PYTHONPATH": str(tmp_path)}).packages["special"] == "1.5"
+    assert "special" not in read_stack(sys.executable, {}).packages
+
+
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="there is no interpreter /no/python"):
-        read_stack("/no/python")
+        read_stack("/no/python", {})
     fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\nexit 3\n")
+    fake.write_text("#!/bin/sh\necho broken: no libpython >&2\nexit 3\n")
     fake.chmod(0o755)
-    with pytest.raises(StackError, match="does not answer"):
-        read_stack(str(fake))
+    with pytest.raises(StackError, match="does not answer: broken: no libpython"):
+        read_stack(str(fake), {})
 
 
 def test_git_state(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from harness.leases import LEASE_EVENTS, LeaseError, cpu_slots, lease, lock_dir
+from harness import leases
+from harness.leases import LEASE_EVENTS, BusyError, LeaseError, lease, lock_dir
 from tests.unit.jobs import DEADLINE_S, eventually
 
 GPUS = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
@@ -31,6 +32,15 @@ for count in counts:
         print("held", flush=True)
         time.sleep(float(hold))
 """
+
+
+class GivenUpError(Exception):
+    """A test waits no longer; the text is what it was told."""
+
+
+def give_up(told: str) -> None:
+    """For `on_wait`."""
+    raise GivenUpError(told)
 
 
 @contextmanager
@@ -77,7 +87,7 @@ def test_a_lease_names_what_it_got(tmp_path: Path) -> None:
         with lease(GPUS, 2, what="other", lock_dir=tmp_path / "locks", journal=log) as second:
             assert second.ids == ("GPU-2", "GPU-3")
     assert [event["e"] for event in journal(tmp_path)] == ["acquired", "acquired", "released", "released"]
-    with lease(GPUS, 4, what="case", lock_dir=tmp_path / "locks", timeout_s=DEADLINE_S):
+    with lease(GPUS, 4, what="case", lock_dir=tmp_path / "locks", on_wait=give_up):
         pass
     for fd in holding.fds:
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -91,24 +101,47 @@ def test_what_the_pool_cannot_give_is_refused(tmp_path: Path, count: int) -> Non
 
 
 def test_waiting_tells_who_holds_and_what_it_prints_is_safe(tmp_path: Path) -> None:
-    told: list[str] = []
     with lease(GPUS, 4, what="bad\x1b[31m\n" + "x" * 500, lock_dir=tmp_path):
         with (
-            pytest.raises(TimeoutError, match=r"2 of GPU-1, GPU-2 not free within 0\.8 s: GPU-1 held by process"),
-            lease(["GPU-1", "GPU-2"], 2, what="me", lock_dir=tmp_path, timeout_s=0.8, on_wait=told.append),
+            pytest.raises(GivenUpError, match=r"^waiting for 2 of GPU-1, GPU-2: GPU-1 held by process") as told,
+            lease(["GPU-1", "GPU-2"], 2, what="me", lock_dir=tmp_path, on_wait=give_up),
         ):
             pass
         (tmp_path / "GPU-1.lock").write_text('{"pid": "x"}')
         (tmp_path / "GPU-2.lock").write_bytes(b"\xff\x00")
         with (
-            pytest.raises(TimeoutError, match="GPU-2 held by a process that left no name"),
-            lease(["GPU-1", "GPU-2"], 2, what="me", lock_dir=tmp_path, timeout_s=0.1),
+            pytest.raises(GivenUpError, match="GPU-2 held by a process that left no name"),
+            lease(["GPU-1", "GPU-2"], 2, what="me", lock_dir=tmp_path, on_wait=give_up),
         ):
             pass
-    assert len(told) == 1
-    assert f"GPU-1 held by process {os.getpid()}: bad?[31m?xxx" in told[0]
-    assert told[0].isprintable()
-    assert len(told[0]) < 600
+    assert f"GPU-1 held by process {os.getpid()}: bad?[31m?xxx" in str(told.value)
+    assert str(told.value).isprintable()
+    assert len(str(told.value)) < 600
+
+
+def test_the_journal_tells_again_and_again_what_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_NEXT_WORD_S", 0.2)  # a minute is too long for a test
+    told: list[str] = []
+
+    def third_time(text: str) -> None:
+        told.append(text)
+        if len(told) == 3:
+            give_up(text)
+
+    files: dict[str, Any] = {"lock_dir": tmp_path / "locks", "journal": tmp_path / "leases.jsonl"}
+    with (
+        lease(["GPU-0"], 1, what="holder", **files),
+        pytest.raises(GivenUpError),
+        lease(["GPU-0", "GPU-1"], 2, what="me", busy=lambda _: "used by 77", on_wait=third_time, **files),
+    ):
+        pass
+    waiting = [event for event in journal(tmp_path) if event["e"] == "waiting"]
+    assert [(event["what"], event["count"], event["pool"]) for event in waiting] == [("me", 2, ["GPU-0", "GPU-1"])] * 3
+    for event in waiting:
+        first, second = event["holders"]
+        assert first.startswith(f"GPU-0 held by process {os.getpid()}: holder, since ")
+        assert second == "GPU-1 used by 77"
+        assert set(event) - {"t", "e"} == set(LEASE_EVENTS["waiting"])
 
 
 def test_foreign_use_makes_an_id_unavailable(tmp_path: Path) -> None:
@@ -125,6 +158,77 @@ def test_foreign_use_makes_an_id_unavailable(tmp_path: Path) -> None:
     with lease(["GPU-0", "GPU-1"], 2, what="", lock_dir=tmp_path, busy=busy, on_wait=told.append) as holding:
         assert holding.ids == ("GPU-0", "GPU-1")
     assert told == ["waiting for 2 of GPU-0, GPU-1: GPU-0 used by process 77?"]
+
+
+# A job of somebody else's on GPU-1, in file `foreign`, keeps a lease of two from being had.
+PREVENTED = """
+import sys
+from pathlib import Path
+from harness.leases import lease
+folder, limit = Path(sys.argv[1]), sys.argv[2]
+busy = lambda name: "used by process 77" if name == "GPU-1" and (folder / "foreign").exists() else None
+files = {"lock_dir": folder / "locks", "journal": folder / "leases.jsonl", "busy_limit_s": float(limit)}
+with lease(["GPU-0", "GPU-1"], 2, what="big", busy=busy, **files) as holding:
+    print(*holding.ids, flush=True)
+"""
+
+
+@contextmanager
+def prevented(folder: Path, limit_s: float) -> Iterator["subprocess.Popen[str]"]:
+    (folder / "foreign").touch()
+    argv = [sys.executable, "-c", PREVENTED, str(folder), str(limit_s)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_smaller_leases_pass_one_that_foreign_processes_prevent(tmp_path: Path) -> None:
+    with prevented(tmp_path, 600) as big:
+        eventually(lambda: (tmp_path / "leases.jsonl").exists())  # it has said that it waits
+        with worker(tmp_path, "small", [1, 1, 1], 0, ["GPU-0"]) as small:
+            small.communicate(timeout=DEADLINE_S)
+            assert small.returncode == 0
+        assert big.poll() is None
+        (tmp_path / "foreign").unlink()
+        assert big.communicate(timeout=DEADLINE_S)[0] == "GPU-0 GPU-1\n"
+    events = journal(tmp_path)
+    assert events[0]["holders"] == ["GPU-1 used by process 77"]
+    assert overlaps(events) == []
+    assert [event["what"] for event in events if event["e"] == "acquired"] == ["small"] * 3 + ["big"]
+
+
+def test_a_prevented_lease_does_not_cost_the_night(tmp_path: Path) -> None:
+    with prevented(tmp_path, 0.3) as big:
+        said = big.communicate(timeout=DEADLINE_S)[1].splitlines()[-1]
+    assert big.returncode == 1
+    assert said == ("harness.leases.BusyError: 2 of GPU-0, GPU-1 not free within 0.3 s: GPU-1 used by process 77")
+    with lease(GPUS, 4, what="", lock_dir=tmp_path / "locks", on_wait=give_up):
+        pass
+
+
+def test_leases_of_others_are_waited_for_beyond_the_limit(tmp_path: Path) -> None:
+    """GPU-0 is in foreign use, which prevents nothing: GPU-1 alone would do, and is leased."""
+    with (
+        lease(["GPU-1"], 1, what="holder", lock_dir=tmp_path),
+        pytest.raises(GivenUpError, match="GPU-0 used by 77; GPU-1 held by process"),
+        lease(
+            ["GPU-0", "GPU-1"],
+            1,
+            what="me",
+            lock_dir=tmp_path,
+            busy=lambda name: "used by 77" if name == "GPU-0" else None,
+            busy_limit_s=0,
+            on_wait=give_up,
+        ),
+    ):
+        pass
+    with (
+        pytest.raises(BusyError, match="used by 77"),
+        lease(["GPU-0"], 1, what="me", lock_dir=tmp_path, busy=lambda _: "used by 77", busy_limit_s=0),
+    ):
+        pass
 
 
 def test_two_invocations_never_overlap(tmp_path: Path) -> None:
@@ -168,9 +272,9 @@ def test_separate_pools_do_not_wait_for_each_other(tmp_path: Path) -> None:
         eventually(
             lambda: b"big" in (tmp_path / "GPU-1.lock").read_bytes() if (tmp_path / "GPU-1.lock").exists() else 0
         )
-        with lease(["GPU-2"], 1, what="other", lock_dir=tmp_path, timeout_s=1):
+        with lease(["GPU-2"], 1, what="other", lock_dir=tmp_path, on_wait=give_up):
             assert not done.is_set()
-        with lease(["cpu-0"], 1, what="cpu", lock_dir=tmp_path, timeout_s=1):
+        with lease(["cpu-0"], 1, what="cpu", lock_dir=tmp_path, on_wait=give_up):
             pass
     thread.join(DEADLINE_S)
     assert done.is_set()
@@ -180,7 +284,7 @@ def test_a_killed_holder_frees_its_lease(tmp_path: Path) -> None:
     with worker(tmp_path, "dead", [4], 600, GPUS) as process:
         said_held(process)
         process.kill()
-    with lease(GPUS, 4, what="", lock_dir=tmp_path / "locks", timeout_s=DEADLINE_S):
+    with lease(GPUS, 4, what="", lock_dir=tmp_path / "locks", on_wait=give_up):
         pass
 
 
@@ -201,11 +305,11 @@ def test_a_lease_lasts_as_long_as_a_job_that_inherited_it(tmp_path: Path) -> Non
         process.kill()
     try:
         said = "GPU-0 held by process [0-9]+, which is gone, but a process it started is not: gone"
-        with pytest.raises(TimeoutError, match=said), lease(["GPU-0"], 1, what="", lock_dir=tmp_path, timeout_s=0.3):
+        with pytest.raises(GivenUpError, match=said), lease(["GPU-0"], 1, what="", lock_dir=tmp_path, on_wait=give_up):
             pass
     finally:
         os.kill(job, 9)
-    with lease(["GPU-0"], 1, what="", lock_dir=tmp_path, timeout_s=DEADLINE_S):
+    with lease(["GPU-0"], 1, what="", lock_dir=tmp_path):
         pass
 
 
@@ -219,7 +323,7 @@ def test_an_error_while_collecting_keeps_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), lease(GPUS, 2, what="", lock_dir=tmp_path, busy=busy):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
-    with lease(GPUS, 4, what="", lock_dir=tmp_path, timeout_s=1):
+    with lease(GPUS, 4, what="", lock_dir=tmp_path, on_wait=give_up):
         pass
 
 
@@ -282,46 +386,3 @@ def test_a_full_disk_costs_no_lease(tmp_path: Path) -> None:
 def test_the_lock_folder_is_the_same_for_all_unless_told() -> None:
     assert lock_dir({}) == lock_dir({"HOME": "/x", "USER": "y", "TMPDIR": "/z", "HARNESS_LOCK_DIR": ""})
     assert lock_dir({"HARNESS_LOCK_DIR": "/a"}) == Path("/a")
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "mount", "files", "slots"),
-    [
-        pytest.param("0::/job", "cgroup2 none rw", {"job/cpu.max": "max 100000"}, None, id="v2-without-quota"),
-        pytest.param("0::/job", "cgroup2 none rw", {"job/cpu.max": "50000 100000"}, 1, id="v2-half"),
-        pytest.param(
-            "0::/a/b", "cgroup2 none rw", {"a/b/cpu.max": "max 1", "a/cpu.max": "90000 100000"}, 1, id="v2-above"
-        ),
-        pytest.param("0::/job", "cgroup2 none rw", {"job/cpu.max": "9900000 100000"}, None, id="v2-more-than-cores"),
-        pytest.param(
-            "2:cpu,cpuacct:/job",
-            "cgroup none rw,cpu,cpuacct",
-            {"job/cpu.cfs_quota_us": "100000", "job/cpu.cfs_period_us": "100000"},
-            1,
-            id="v1",
-        ),
-        pytest.param(
-            "2:cpu:/job",
-            "cgroup none rw,cpu",
-            {"job/cpu.cfs_quota_us": "-1", "job/cpu.cfs_period_us": "100000"},
-            None,
-            id="v1-without-quota",
-        ),
-    ],
-)
-def test_cpu_slots(tmp_path: Path, cgroup: str, mount: str, files: dict[str, str], slots: int | None) -> None:
-    for name, text in files.items():
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / name).write_text(f"{text}\n")
-    (tmp_path / "cgroup").write_text(f"{cgroup}\n")
-    (tmp_path / "mountinfo").write_text(f"31 23 0:28 / {tmp_path}/tree rw - {mount}\n")
-    cores = len(os.sched_getaffinity(0))
-    assert cpu_slots(str(tmp_path)) == tuple(f"cpu-{number}" for number in range(slots or cores))
-
-
-def test_cpu_slots_follow_the_affinity() -> None:
-    code = "import os; from harness.leases import cpu_slots; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    done = subprocess.run(
-        [sys.executable, "-c", code + "print(cpu_slots())"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "('cpu-0',)\n"

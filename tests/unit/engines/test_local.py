@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness import supervise
-from harness.engines.local import LocalJob, command, environment, sweep
+from harness.engines.local import TORCHRUN, LocalJob, command, environment, sweep
 from harness.leases import lease
 from harness.probe.layout import JobPaths
 from harness.scenario import Scenario
@@ -33,7 +33,7 @@ from tests.unit.jobs import (
 HARNESS = """
 import contextlib, os, sys
 from pathlib import Path
-from harness.engines.local import LocalJob
+from harness.engines.local import TORCHRUN, LocalJob
 from harness.leases import lease
 from harness.probe.layout import JobPaths
 with contextlib.ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_one_process_is_started_directly(tmp_path: Path) -> None:
 
 def test_several_ranks_are_started_by_torchrun(tmp_path: Path) -> None:
     argv = command(scenario(processes=4), "/py", JobPaths(tmp_path))
-    assert argv[:4] == ["/py", "-m", "torch.distributed.run", "--standalone"]
+    assert argv[:4] == ["/py", "-c", TORCHRUN, "--standalone"]
     assert argv[argv.index("--nproc-per-node") + 1] == "4"
     assert argv[-4:] == [str(tmp_path), "/x/train.py", "--lr", "1e-4"]
 
@@ -130,14 +130,13 @@ def test_the_environment_of_a_job() -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "HARNESS_JOB_ID": "id",
         "PYTHONFAULTHANDLER": "1",
-        "TOKENIZERS_PARALLELISM": "false",
         "GLOO_SOCKET_IFNAME": "lo",
         "MINE": "1",
     }
 
 
 def test_the_scenario_has_the_last_word_over_its_environment() -> None:
-    wanted = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "true"}
+    wanted = {"OMP_NUM_THREADS": "7"}
     on_gpus = scenario(processes=None, gpus=2, env=wanted)
     got = environment(on_gpus, {}, gpus=["GPU-a", "GPU-b"], cpus=1, job_id="id")
     assert got["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
@@ -211,7 +210,7 @@ def test_the_harness_is_killed(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", stubborn(tmp_path / "job"))
     with harness(job, tmp_path / "locks") as process:
         process.kill()
-    with lease(["GPU-0"], 1, what="next", lock_dir=tmp_path / "locks", timeout_s=DEADLINE_S):
+    with lease(["GPU-0"], 1, what="next", lock_dir=tmp_path / "locks"):
         assert all("stubborn.py" not in command_line(pid) for pid in processes_naming(job.root))
     eventually(lambda: not processes_naming(job.root))
     assert read_end(job)["why"] == "parent_died"
@@ -258,7 +257,8 @@ def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
     case = scenario(processes=2)
     paths = JobPaths(tmp_path)
     put_probe(paths)
-    job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id")
+    (tmp_path / "queue.py").write_text("raise ImportError('the target's own module, not the launcher's')")
+    job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id", cwd=str(tmp_path))
     with LocalJob.start(job, argv_of(job), environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_importing_the_plugin_is_light() -> None:
     code = f"import sys; import harness.plugin; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_collecting_the_shipped_benchmarks_loads_nothing_of_the_measured_stack() -> None:
+    code = (
+        "import sys, pytest; code = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'benchmarks']); "
+        "print(code, sorted({'torch', 'transformers', 'accelerate', 'peft', 'aim'} & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert "tiny-lora-bs2-seq64-1proc" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 []"
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])

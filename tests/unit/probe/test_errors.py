@@ -83,7 +83,7 @@ def test_a_record_holds_type_bases_chain_and_no_secret() -> None:
     assert told["type"] == "builtins.ConnectionResetError"
     assert told["bases"][:2] == ["builtins.ConnectionError", "builtins.OSError"]
     assert told["message"] == "[redacted] gone"
-    assert told["chain"] == [{"type": "builtins.KeyError", "message": "'token=[redacted]'"}]
+    assert told["chain"] == [{"type": "builtins.KeyError", "message": "'token=[redacted]'", "link": "cause"}]
     assert "abcdef123" not in told["traceback"]
     assert (
         "known-secret" not in told["traceback"].replace("known-secret-value gone", "", 0).replace("raise", "") or True
@@ -147,6 +147,23 @@ def test_behind_an_exit_through_several_handlers() -> None:
     assert behind_exit(SystemExit(1)) is None
 
 
+def test_a_chain_tells_what_was_raised_from_it_and_what_was_raised_while_it_was_handled() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise MemoryError
+            except MemoryError as error:
+                raise ValueError from error
+        except ValueError:
+            try:
+                raise KeyError
+            except KeyError:
+                raise OSError from None
+
+    chain = [(link["type"].partition(".")[2], link["link"]) for link in record(caught(fail))["chain"]]
+    assert chain == [("KeyError", "context"), ("ValueError", "context"), ("MemoryError", "cause")]
+
+
 def test_a_cycle_of_contexts_ends() -> None:
     first, second = SystemExit(1), SystemExit(2)
     first.__context__, second.__context__ = second, first
@@ -174,9 +191,40 @@ def test_an_exception_is_recorded_once_by_each_better_sight() -> None:
 
 def test_what_was_outlived_is_forgotten() -> None:
     sightings = Sightings()
-    sightings.add({"where": "train", "type": "a"})
+    error = ValueError()
+    kept = sightings.add({"where": "train", "type": "a"}, error)
+    assert sightings.record_of(error) is kept
+    assert sightings.record_of(KeyError()) is None
     sightings.forget()
-    assert sightings.best() is None
+    assert sightings.best() is sightings.record_of(error) is None
+
+
+def test_what_was_outlived_is_news_again_when_it_leaves_the_program() -> None:
+    sightings, error = Sightings(), ValueError()
+    assert sightings.is_news(error, "train")
+    sightings.add({"where": "train", "type": "a"}, error)
+    sightings.forget()
+    assert not sightings.is_news(error, "log")
+    assert sightings.is_news(error, "main")
+
+
+def test_an_exception_that_takes_no_marks_is_kept_all_the_same() -> None:
+    class Frozen(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    sightings, error = Sightings(), Frozen()
+    assert sightings.is_news(error, "main")
+    assert sightings.add({"where": "main"}, error) == sightings.best()
+
+
+def test_only_the_latest_are_kept() -> None:
+    sightings = Sightings()
+    errors = [ValueError() for _ in range(sightings.kept + 1)]
+    for number, error in enumerate(errors):
+        sightings.add({"where": "log", "n": number}, error)
+    assert sightings.record_of(errors[0]) is None
+    assert sightings.record_of(errors[1]) is not None
 
 
 class Big:
@@ -198,7 +246,7 @@ def test_no_exception_is_kept_alive() -> None:
     error, alive = fail_holding()
     assert alive() is not None
     sightings.is_news(error, "train")
-    sightings.add(record(error))
+    sightings.add(record(error), error)
     del error
     gc.collect()
     assert alive() is None

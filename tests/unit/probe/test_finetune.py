@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.probe import synthetic
+from harness.probe.finetune import training_arguments
 from harness.probe.staging import BUILT_IN
 from tests.unit.probe.jobs import TINY, Ended, finetune, run
 
@@ -85,6 +86,17 @@ def test_a_local_model_in_bfloat16(tmp_path: Path) -> None:
     ended = finetune(tmp_path / "second", model={"shape": None, "path": str(saved), "dtype": "bfloat16"})
     assert ended.exit_code == 0, ended.logs()
     assert ended.one("model")["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "data, training, seed",
+    [({"seed": 7}, {}, 7), ({"seed": 0}, {}, 42), (None, {}, 42), ({"seed": 7}, {"seed": 5}, 5), ({}, {"seed": 0}, 0)],
+)
+def test_the_seed_of_the_data_seeds_the_training(
+    tmp_path: Path, data: dict[str, Any] | None, training: dict[str, Any], seed: int
+) -> None:
+    arguments = training_arguments({"gpus": None, "data": data, "training": training}, tmp_path)
+    assert arguments.seed == seed
 
 
 def test_gpus_that_are_not_there_are_named(tmp_path: Path) -> None:

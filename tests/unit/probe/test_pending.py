@@ -1,18 +1,26 @@
 """Steps whose device has not caught up: order, no waiting, and a device that fails or hangs."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from harness.probe.journal import Journal
+from harness.probe.layout import JobPaths
+from harness.probe.measure import Meter
 from harness.probe.pending import Ended, Pending, Read
 from harness.probe.tokens import Counts
 
 
 class Event:
-    """A CUDA event that passes when told to, or whose device has failed."""
+    """A CUDA event that passes when told to, or whose device has failed; `at` is the device's clock, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: float = 0.0) -> None:
+        self.at = at
         self.passed: bool | None = False
 
     def query(self) -> bool:
@@ -21,7 +29,7 @@ class Event:
         return self.passed
 
     def elapsed_time(self, after: "Event") -> float:
-        return 250.0
+        return (after.at - self.at) * 1000
 
 
 class OnDevice(Pending):
@@ -31,10 +39,19 @@ class OnDevice(Pending):
         super().__init__(emit)
         self.events: list[Event] = []
 
-    def _record(self, ended: Ended) -> None:
-        ended.before = self._previous
-        ended.event = self._previous = Event()
-        self.events.append(ended.event)
+        self.now = 0.0
+
+    def _copy(self, ended: Ended) -> None:
+        pass
+
+    def _new_event(self) -> Event:
+        self.events.append(Event(self.now))
+        return self.events[-1]
+
+    def all_pass(self) -> None:
+        for event in self.events:
+            event.passed = True
+        self.drain()
 
 
 def step(number: int, loss: Any = 1.5) -> Ended:
@@ -58,6 +75,7 @@ def test_on_the_cpu_a_step_is_written_at_once(written: list[Read]) -> None:
 def test_steps_are_written_in_order_when_their_events_have_passed(written: list[Read]) -> None:
     pending = OnDevice(written.append)
     for number in (1, 2, 3):
+        pending.now += 0.25
         pending.add(step(number), cuda=True)
     assert written == []
     pending.events[1].passed = True
@@ -70,11 +88,78 @@ def test_steps_are_written_in_order_when_their_events_have_passed(written: list[
     pending.new_segment()
     pending.add(step(1), cuda=True)
     assert pending.events[-1] is not None
-    for event in pending.events:
-        event.passed = True
-    pending.drain()
+    pending.all_pass()
     assert steps(written) == [1, 2, 3, 1]
     assert written[-1].device_seconds is None
+
+
+def test_what_comes_between_two_steps_is_no_part_of_the_next(written: list[Read]) -> None:
+    pending = OnDevice(written.append)
+    for number, between in ((1, 0.0), (2, 8.0), (3, 0.0)):
+        pending.now += 0.5
+        pending.add(step(number), cuda=True)
+        if between:
+            pending.now += between
+            pending.begin_anew()
+    pending.all_pass()
+    assert [read.device_seconds for read in written] == [None, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("lost", ["the end of step 2", "the start after step 2"])
+def test_a_step_whose_start_could_not_be_recorded_has_no_time(written: list[Read], lost: str) -> None:
+    class Full(OnDevice):
+        full = False
+
+        def _new_event(self) -> Event:
+            if self.full:
+                raise RuntimeError("CUDA out of memory")
+            return super()._new_event()
+
+    pending = Full(written.append)
+    for number in (1, 2, 3, 4):
+        pending.now += 0.5
+        pending.full = number == 2 and lost.startswith("the end")
+        pending.add(step(number), cuda=True)
+        pending.full = number == 2 and lost.startswith("the start")
+        if pending.full:
+            pending.begin_anew()
+    pending.all_pass()
+    times = {read.ended.fields["step"]: read.device_seconds for read in written}
+    assert (times[3], times[4]) == (None, 0.5)
+
+
+def test_a_step_of_a_trainer_is_timed_from_the_end_of_its_logging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def new_event(_: Pending) -> Event:
+        event = Event(clock[0])
+        event.passed = True
+        return event
+
+    monkeypatch.setattr(Pending, "_new_event", new_event)
+    job = JobPaths(tmp_path)
+    meter = Meter(job, 0, Journal(job.events(0)), set())
+    args = SimpleNamespace(
+        device=SimpleNamespace(type="cuda"), n_gpu=1, per_device_train_batch_size=1, gradient_accumulation_steps=1
+    )
+    state = SimpleNamespace(global_step=0, max_steps=4, train_batch_size=1)
+    meter.begin(args, state, torch.nn.Linear(1, 1), None)
+    for number in (1, 2, 3, 4):
+        clock[0] += 0.5
+        meter.step_ended(number)
+        if number == 2:
+            meter.saved(number)
+            clock[0] += 8.0
+        meter.add_overhead(8.0)
+    meter.end()
+    lines = [json.loads(line) for line in job.events(0).read_text().splitlines()]
+    ended = [event for event in lines if event["e"] == "step"]
+    assert [event["device_seconds"] for event in ended] == [None, 0.5, 0.5, 0.5]
+    assert [event["overhead_seconds"] for event in ended] == [0.0, 0.0, 8.0, 0.0]
+    assert [event["overhead"] for event in ended] == [[], [], ["save"], []]
+    assert not [event for event in lines if event["e"] == "probe_error"]
 
 
 def test_a_device_that_hangs_does_not_hang_us(written: list[Read]) -> None:
@@ -99,18 +184,16 @@ def test_a_device_that_has_failed_is_survived(written: list[Read]) -> None:
 
 def test_a_copy_that_the_device_has_no_memory_for(written: list[Read]) -> None:
     class Full(OnDevice):
-        def _record(self, ended: Ended) -> None:
+        def _copy(self, ended: Ended) -> None:
             if ended.fields["step"] == 2:
                 raise RuntimeError("CUDA out of memory. Tried to allocate 2 MiB.")
-            super()._record(ended)
 
     pending = Full(written.append)
     for number in (1, 2, 3):
         pending.add(step(number, loss=object() if number == 2 else 1.5), cuda=True)
-    for event in pending.events:
-        event.passed = True
-    pending.drain()
+    pending.all_pass()
     assert [(read.ended.fields["step"], read.numbers["loss"]) for read in written] == [(1, 1.5), (2, None), (3, 1.5)]
+    assert [read.device_seconds for read in written] == [None] * 3
 
 
 def test_token_counts_that_the_device_kept() -> None:

@@ -73,6 +73,15 @@ def test_an_exception_that_the_program_keeps_for_itself(tmp_path: Path, how: str
     assert (error["type"], error["step"], error["where"]) == ("torch.OutOfMemoryError", 3, "train")
 
 
+def test_what_ends_a_program_that_has_handled_an_oom(tmp_path: Path) -> None:
+    ended = run(tmp_path, SCRIPT, "swallow", "other")
+    assert ended.exit_code == 1
+    error = ended.error()
+    assert error is not None, ended.logs()
+    assert (error["type"], error["where"], error["chain"]) == ("builtins.KeyError", "main", [])
+    assert [event["type"] for event in ended.events("exception")] == ["torch.OutOfMemoryError", "builtins.KeyError"]
+
+
 def test_an_oom_that_the_program_handles_is_no_error(tmp_path: Path) -> None:
     ended = run(tmp_path, SCRIPT, "retry")
     assert ended.exit_code == 0, ended.logs()

@@ -19,7 +19,7 @@ print(json.dumps(dataclasses.asdict(discover(os.environ))))
 FOREIGN = """
 import json, sys
 from harness.sampling.gpus import foreign_processes
-print(json.dumps(foreign_processes(sys.argv[1], {int(pid) for pid in sys.argv[2:]})))
+print(json.dumps(foreign_processes(sys.argv[1])))
 """
 
 
@@ -49,7 +49,7 @@ def test_all_gpus_without_a_choice(fake_nvml: FakeNvml) -> None:
     found = discover(fake_nvml.environ(2))
     assert found["driver"] == "580.00.00"
     assert found["reason"] is None
-    assert found["gpus"] == found["all"]
+    assert [unit["uuid"] for unit in found["gpus"]] == [gpu(0), gpu(1)]
     assert found["gpus"][1] == {
         "uuid": gpu(1),
         "name": "NVIDIA H100 80GB HBM3",
@@ -63,7 +63,6 @@ def test_the_choice_gives_the_order(fake_nvml: FakeNvml) -> None:
     assert [unit["uuid"] for unit in found["gpus"]] == [gpu(2)]  # kinds do not mix: torch and CUDA read "2" and stop
     found = discover(fake_nvml.environ(3), CUDA_VISIBLE_DEVICES="2,0")
     assert [unit["uuid"] for unit in found["gpus"]] == [gpu(2), gpu(0)]
-    assert len(found["all"]) == 3
 
 
 def test_a_machine_without_a_driver(fake_nvml: FakeNvml) -> None:
@@ -121,7 +120,7 @@ def test_mig_is_not_supported(fake_nvml: FakeNvml, script: Path) -> None:
 def test_foreign_processes(fake_nvml: FakeNvml, script: Path) -> None:
     script.write_text("0 0 procs 77:600,4242,99:1\n0 1 mig 1\n0 1 mig_devices 3\n0 1 mig_procs 55\n0 2 err 15\n")
     environ = fake_nvml.environ(3, script)
-    assert ask(environ, FOREIGN, gpu(0), "99") == [77, 4242]
+    assert ask(environ, FOREIGN, gpu(0)) == [77, 99, 4242]
     assert ask(environ, FOREIGN, mig(1, 3)) == [55]
     assert ask(environ, FOREIGN, gpu(2)) == []  # lost
     assert ask(environ, FOREIGN, gpu(7)) == []  # not there

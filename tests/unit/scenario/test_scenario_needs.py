@@ -23,6 +23,7 @@ def test_packages_of_the_built_in_trainer_and_of_the_scenario() -> None:
     assert required_packages(on_gpus(1)) == ["torch", "transformers", "accelerate"]
     assert required_packages(LORA) == ["torch", "transformers", "accelerate", "peft"]
     assert required_packages(needing("trl>=1", "trl>=1")) == ["trl>=1"]
+    assert required_packages(needing("trl>=1").model_copy(update={"processes": 2})) == ["torch", "trl>=1"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_packages_of_the_built_in_trainer_and_of_the_scenario() -> None:
     ids=str,
 )
 def test_gpus(scenario: Scenario, gpus: list[tuple[str, int]], reason: str | None) -> None:
-    assert unmet(scenario, gpus, STACK, True, "no NVIDIA driver") == reason
+    assert unmet(scenario, gpus, STACK, None, "no NVIDIA driver") == reason
 
 
 @pytest.mark.parametrize(
@@ -61,15 +62,15 @@ def test_gpus(scenario: Scenario, gpus: list[tuple[str, int]], reason: str | Non
     ],
 )
 def test_packages(needs: str, packages: dict[str, str], reason: str | None) -> None:
-    assert unmet(needing(needs), [], packages, True) == reason
+    assert unmet(needing(needs), [], packages) == reason
 
 
 def test_every_reason_is_told() -> None:
-    assert unmet(on_gpus(1), [], {"torch": "2", "transformers": "5"}, True) == (
+    assert unmet(on_gpus(1), [], {"torch": "2", "transformers": "5"}) == (
         "needs 1 GPU; there are 0 GPUs. needs accelerate; there is none"
     )
 
 
 def test_no_interpreter_is_told_alone_of_the_packages() -> None:
     scenario = needing("peft").model_copy(update={"python": "/opt/x/python"})
-    assert unmet(scenario, [], {}, False) == "needs the interpreter /opt/x/python; there is none"
+    assert unmet(scenario, [], None, "it does not answer") == "needs the interpreter /opt/x/python; it does not answer"
