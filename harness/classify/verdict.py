@@ -116,8 +116,11 @@ def _judge_exit(evidence: JobEvidence) -> Verdict:
     if 2 in (code, *evidence.rank_exits.values(), *ends):
         said = f"exit code 2 (usage): {_last_line(evidence)}"
         return Verdict(kind=Kind.USER_ERROR, reason=_one_line(said), transient=False, evidence=_place(evidence))
-    said = f"exit code {code} and no exception was seen"
-    return Verdict(kind=Kind.UNKNOWN, reason=said, evidence=_place(evidence))
+    silent = sorted(rank for rank, rank_code in evidence.rank_exits.items() if rank_code > 0)
+    if silent:
+        said = f"rank {silent[0]} ended with exit code {evidence.rank_exits[silent[0]]} and no exception was seen"
+        return _at(evidence, silent[0], Kind.UNKNOWN, said)
+    return _at(evidence, None, Kind.UNKNOWN, f"exit code {code} and no exception was seen")
 
 
 def _verdict(finding: Finding, more: str = "") -> Verdict:
@@ -211,7 +214,7 @@ def _place(evidence: JobEvidence) -> list[Evidence]:
     """The supervisor's last word, and the last line of every log that has one."""
     found = [_end(evidence)] if evidence.end else []
     for file, text in evidence.tails.items():
-        line = next((line for line in reversed(text.splitlines()) if line.strip()), None)
+        line = next((line for line in reversed(text.splitlines()) if any(map(str.isalnum, line))), None)
         if line is not None and file.endswith(("stderr.log", "launcher.log")):
             found.append(Evidence(file=file, text=_one_line(line)))
     return found

@@ -285,6 +285,9 @@ def test_usage_error_by_exit_code() -> None:
 
 def test_nothing_to_go_on_is_unknown() -> None:
     assert judge(evidence(BAD, rank(0, step(1)))).kind is Kind.UNKNOWN
+    silent = judge(evidence(BAD, rank(0), rank(1, step(1)), rank_exits={0: -15, 1: 7}))
+    assert (silent.kind, silent.rank) == (Kind.UNKNOWN, 1)
+    assert "exit code 7" in silent.reason
 
 
 def test_a_reason_is_one_line() -> None:
