@@ -14,6 +14,12 @@ OOM = (
     "free. Process 4242 has 78.20 GiB memory in use."
 )
 
+NCCL = (
+    "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3356, remote process exited or there was a "
+    "network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error or a remote "
+    "process exiting prematurely."
+)
+
 
 class Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __len__(self) -> int:
@@ -45,6 +51,10 @@ class Failing(Trainer):
             return loss
         if MODE == "peer-death":
             os._exit(7)
+        if MODE == "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if MODE == "nccl":
+            raise torch.distributed.DistBackendError(NCCL)
         return Full.apply(loss)
 
 
@@ -67,7 +77,7 @@ def trainer(kind: type[Trainer], batch: int = 2, **arguments: Any) -> Trainer:
 def main() -> None:
     if MODE == "success":
         trainer(Trainer).train()
-    elif MODE in ("oom", "peer-death"):
+    elif MODE in ("oom", "peer-death", "sigkill", "nccl"):
         if MODE == "peer-death" and RANK == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: it may come before the peer's end is noticed
         trainer(Failing).train()

@@ -1,12 +1,10 @@
 """The folder of a session, its options and labels, and what is chosen before any case runs."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from harness.plugin.distribution import points_at_cases
-from harness.plugin.options import LABEL_KEY, parse_labels, read_labels_file
 from harness.plugin.session import case_directories
 from tests.unit.plugin.conftest import Bench
 
@@ -40,7 +38,7 @@ def test_labels_of_the_option_win_over_the_file_and_the_scenario(bench: Bench, w
         pytest.param("a: {b: c}\n", ["--labels-file", "l.yaml"], "label 'a': expected a text or a number", id="nested"),
         pytest.param("a: 1\na: 2\n", ["--labels-file", "l.yaml"], "stands twice", id="twice"),
         pytest.param("a b: 1\n", ["--labels-file", "l.yaml"], "label key 'a b'", id="key-in-file"),
-        pytest.param(None, ["--label", "novalue"], "expected KEY=VALUE", id="no-value"),
+        pytest.param(None, ["--label", "novalue"], "expected a key and a value", id="no-value"),
         pytest.param(None, ["--label", "=x"], "label key ''", id="no-key"),
         pytest.param(None, ["--time-limit", "soon"], "soon", id="time-limit"),
         pytest.param(None, ["--time-limit", "0"], "a job needs more time than none", id="no-time"),
@@ -57,26 +55,6 @@ def test_wrong_options_are_usage_errors_before_launch(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert text in result.stderr.str()
     assert not (bench.path / "results").exists()
-
-
-def test_a_labels_file_may_be_json(tmp_path: Path) -> None:
-    path = tmp_path / "labels.json"
-    path.write_text(json.dumps({"a": "b", "rate": 1e-4, "on": True}))
-    assert read_labels_file(path) == {"a": "b", "rate": "0.0001", "on": "true"}
-
-
-def test_label_arguments() -> None:
-    assert parse_labels(["a=1", "b=", "a=2=3"]) == {"a": "2=3", "b": ""}
-
-
-@pytest.mark.parametrize("key", ["a", "A.b_c-d/e", "x" * 63])
-def test_good_label_keys(key: str) -> None:
-    assert LABEL_KEY.fullmatch(key)
-
-
-@pytest.mark.parametrize("key", ["", ".a", "a.", "a b", "a\n", "ä", "x" * 64])
-def test_bad_label_keys(key: str) -> None:
-    assert not LABEL_KEY.fullmatch(key)
 
 
 def test_two_tests_over_the_same_scenarios_have_folders_of_their_own(bench: Bench, workers: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line beside pytest: `harness summary` for CI, `harness validate` before a night of benchmarks."""
+"""`harness validate`: what a folder of scenarios expands to, before a night of benchmarks."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,60 +8,7 @@ import typer
 if TYPE_CHECKING:
     from harness.scenario import BadScenario, Case, Scenario
 
-USAGE = 2
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.callback()
-def harness() -> None:
-    """Benchmark the fine-tuning of language models.  The benchmarks themselves run under pytest."""
-
-
-@app.command()
-def summary(
-    path: Annotated[
-        Path, typer.Argument(help="junit.xml, a session's folder, or the results folder (its latest session)")
-    ],
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Verdicts (gpu_oom, nccl, ...) or outcomes (skipped, xfailed) that fail too; comma-separated."
-        ),
-    ] = None,
-) -> None:
-    """Print what became of a session's cases as Markdown, for a CI job's page.
-
-    Exit codes: 0 fine; 1 a case failed or did not finish, or --fail-on names how one ended; 2 wrong usage, or
-    nothing to read; 3 nothing was measured: no case was launched and passed.
-    """
-    from harness.reports.junit_file import ReportError
-    from harness.reports.reading import read_results
-    from harness.reports.summary import exit_code, to_markdown
-
-    wanted = _fail_on(fail_on or [])
-    try:
-        results = read_results(path).results
-    except ReportError as error:
-        typer.echo(f"harness summary: {error}", err=True)
-        raise typer.Exit(USAGE) from error
-    typer.echo(to_markdown(results, wanted), nl=False)
-    raise typer.Exit(exit_code(results, wanted))
-
-
-def _fail_on(values: list[str]) -> list[str]:
-    from harness.reports.summary import fail_on_choices
-
-    wanted = [word.strip() for value in values for word in value.split(",") if word.strip()]
-    unknown = sorted(set(wanted) - set(fail_on_choices()))
-    if unknown:
-        raise typer.BadParameter(
-            f"{', '.join(unknown)}; choose from {', '.join(fail_on_choices())}", param_hint="--fail-on"
-        )
-    return wanted
-
-
-@app.command()
 def validate(
     folder: Annotated[Path, typer.Argument(help="Folder of scenario files (*.yaml)", exists=True, file_okay=False)],
 ) -> None:
@@ -147,7 +94,3 @@ def _needs(scenario: "Scenario") -> str:
     if scenario.time_limit_s:
         parts.append(f"at most {format_seconds(scenario.time_limit_s)}")
     return ", ".join(parts)
-
-
-def main() -> None:
-    app()

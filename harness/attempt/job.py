@@ -1,0 +1,129 @@
+"""Before launch: what can be known to fail, and the job directory."""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.attempt.hidden import secrets_of, shown
+from harness.attempt.machine import Machine
+from harness.attempt.settings import Settings
+from harness.engines import local
+from harness.environment import Stack
+from harness.leases import Holding
+from harness.probe.layout import JobPaths, attempt, attempts
+from harness.probe.redact import is_secret_name, redact, redact_argv
+from harness.probe.staging import stage
+from harness.record import Kind, Lease, Verdict, write_json
+from harness.sampling import sampler
+from harness.sampling.gpus import Gpu
+from harness.scenario import Case, check_training, resolved
+from harness.units import format_bytes
+
+JOB_SCHEMA = 1
+FREE_DISK_BYTES = 256 * 2**20  # logs and journals of a job that saves nothing
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is launched: where, with which leases, by which command in which environment."""
+
+    number: int  # of the attempt
+    paths: JobPaths
+    holding: Holding
+    gpus: tuple[Gpu, ...]
+    command: list[str]
+    environ: dict[str, str]
+    probe_sha256: str  # of the staged probe
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(
+            gpus=[gpu.uuid for gpu in self.gpus],
+            gpu_names=[gpu.name for gpu in self.gpus],
+            cpus=[] if self.gpus else [int(slot.rpartition("-")[2]) for slot in self.holding.ids],
+            wait_s=self.holding.wait_s,
+        )
+
+
+def refuse(case: Case, stack: Stack, case_dir: Path) -> Verdict | None:
+    """What can be known to fail before launch: training arguments that do not exist or tell a secret, a full disk."""
+    if case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
+        error = check_training(case, stack.training_arguments)
+        if error:
+            return Verdict(kind=Kind.USER_ERROR, reason=redact(error, secrets_of(case)), transient=False)
+    told = next(
+        (key for key, value in case.scenario.training.items() if isinstance(value, str) and is_secret_name(key)), None
+    )
+    if told is not None:
+        said = (
+            f"{case.source}: training.{told}: a secret would be written to job.json; give it as a variable (HF_TOKEN)"
+        )
+        return Verdict(kind=Kind.USER_ERROR, reason=said, transient=False)
+    free = shutil.disk_usage(case_dir).free
+    if free < FREE_DISK_BYTES:
+        said = f"{format_bytes(free)} free on the disk of {case_dir}, {format_bytes(FREE_DISK_BYTES)} needed to start"
+        return Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
+    return None
+
+
+def prepare(
+    case: Case,
+    settings: Settings,
+    machine: Machine,
+    stack: Stack,
+    case_dir: Path,
+    holding: Holding,
+    gpus: tuple[Gpu, ...],
+    labels: Mapping[str, str],
+) -> Job:
+    """Make the job directory: folders, the staged probe, job.json."""
+    number = 1 + max(attempts(case_dir), default=0)
+    paths = attempt(case_dir, number)
+    for folder in (paths.root, paths.node(), paths.outputs):
+        folder.mkdir(mode=0o700)
+    probe_sha256 = stage(paths)
+    job_id = str(uuid.uuid4())  # processes of a job are found by it when their supervisor is gone
+    cpus = len(machine.cpus) * len(gpus) // len(machine.gpus) if gpus else len(holding.ids)
+    environ = local.environment(
+        case.scenario, os.environ, gpus=[gpu.uuid for gpu in gpus], cpus=max(1, cpus), job_id=job_id
+    )
+    command = local.command(case.scenario, stack.executable, paths)
+    job = Job(number, paths, holding, gpus, command, environ, probe_sha256)
+    scenario = resolved(case.scenario)
+    document = {
+        "schema": JOB_SCHEMA,
+        "job_id": job_id,
+        "case_id": case.id,
+        "attempt": number,
+        # What the built-in trainer reads must be what was asked for; `refuse` has seen to secrets among it.
+        "scenario": shown(case) | {key: scenario[key] for key in ("model", "method", "data", "training")},
+        "labels": dict(labels),
+        "command": redact_argv(job.command, secrets_of(case)),
+        "cwd": str(_working_directory(case, settings, paths)),
+        "probe_sha256": probe_sha256,
+        "environment_names": sorted(environ),
+        "lease": job.lease.model_dump(mode="json"),
+        "world_size": case.scenario.world_size,
+        "time_limit_s": case.scenario.time_limit_within(settings.time_limit_s),
+        "grace_s": settings.grace_s,
+        "sampler": sampler.command(paths.system_journal()),
+        "files": {
+            "supervisor_journal": str(paths.supervisor_journal()),
+            "system_journal": str(paths.system_journal()),
+            "launcher_log": str(paths.launcher_log()),
+            "end": str(paths.end),
+        },
+        "created": time.time(),
+    }
+    write_json(document, paths.job)
+    return job
+
+
+def _working_directory(case: Case, settings: Settings, job: JobPaths) -> Path:
+    if case.scenario.trainer.kind == "hf":
+        return job.outputs
+    return settings.base_dir / (case.scenario.trainer.cwd or ".")

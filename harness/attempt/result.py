@@ -1,0 +1,85 @@
+"""After the job: what it left is read, judged and measured."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from harness import classify, metrics
+from harness.attempt.hidden import secrets_of
+from harness.attempt.settings import Settings
+from harness.classify.evidence import log_tail
+from harness.journal import read_document, read_events, read_ranks
+from harness.probe.layout import JobPaths
+from harness.probe.redact import redact
+from harness.record import Kind, Record
+from harness.scenario import Case
+
+TAIL_LINES = 60
+
+
+def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Record:
+    """Read what the job left and judge it.  Returns the finished record."""
+    scenario = case.scenario
+    evidence = classify.collect(
+        job,
+        world_size=scenario.world_size,
+        expects_steps=scenario.measure_steps,
+        time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
+    )
+    secrets = secrets_of(case)
+    evidence = replace(evidence, tails={file: redact(text, secrets) for file, text in evidence.tails.items()})
+    verdict = classify.judge(evidence)
+    end = read_document(job.end)
+    ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
+    last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
+    samples = [event for _, event in read_events(job.system_journal())]
+    return record.model_copy(
+        update={
+            "state": "finished",
+            "attempts": [*record.attempts[:-1], last],
+            "verdict": verdict,
+            "measurements": metrics.measure(evidence.ranks, samples, ended),
+            "artifacts": artifacts(job, outputs=scenario.keep_outputs),
+            "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
+        }
+    )
+
+
+def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
+    """The files of a job that are there, as paths relative to the record's folder."""
+    files = {
+        "job": job.job,
+        "end": job.end,
+        "supervisor": job.supervisor_journal(),
+        "system": job.system_journal(),
+        "launcher_log": job.launcher_log(),
+    }
+    if outputs:
+        files["outputs"] = job.outputs
+    for rank in job.ranks():
+        files |= {
+            f"rank-{rank}/events": job.events(rank),
+            f"rank-{rank}/stdout": job.stdout(rank),
+            f"rank-{rank}/stderr": job.stderr(rank),
+            f"rank-{rank}/error": job.error(rank),
+        }
+    return {name: str(path.relative_to(job.root.parent)) for name, path in files.items() if path.exists()}
+
+
+def failure_tail(job: JobPaths, rank: int | None, secrets: Collection[str]) -> str:
+    """The last lines of the logs that tell most, secrets redacted: the failed rank's, and the launcher's."""
+    ranks = [rank] if rank is not None else job.ranks()[:1]
+    parts = []
+    for path in [p for r in ranks for p in (job.stdout(r), job.stderr(r))] + [job.launcher_log()]:
+        lines = [line for line in log_tail(path).splitlines() if line.strip()][-TAIL_LINES:]
+        if lines:
+            parts.append(f"--- {path.relative_to(job.root)}\n" + "\n".join(lines))
+    return redact("\n".join(parts), secrets)
+
+
+def step_times(record: Record, case_dir: Path) -> list[float]:
+    """Seconds of the measured steps of the last attempt; empty when none was measured."""
+    if not record.attempts:
+        return []
+    return metrics.step_times(read_ranks(JobPaths(case_dir / record.attempts[-1].directory)))

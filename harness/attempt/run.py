@@ -1,0 +1,121 @@
+"""The order of a case's stages: check, lease, prepare, launch, read, judge."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import environment
+from harness.attempt.hidden import secrets_of, shown
+from harness.attempt.job import Job, prepare, refuse
+from harness.attempt.machine import Machine, leased, stack_of
+from harness.attempt.result import finish
+from harness.attempt.settings import Settings
+from harness.engines import local
+from harness.environment import Stack
+from harness.probe.layout import JobPaths
+from harness.probe.redact import redact_argv, redact_tree
+from harness.record import Attempt, Record, read_record, write_record
+from harness.scenario import Case
+
+
+def run_case(
+    case: Case,
+    settings: Settings,
+    machine: Machine,
+    *,
+    case_dir: Path,
+    nodeid: str | None = None,
+    on_wait: Callable[[str], None] | None = None,
+    on_start: Callable[[JobPaths, local.LocalJob], None] | None = None,
+) -> Record:
+    """Run a case once and return its record, which also lies at `case_dir/record.json` from launch on.
+
+    `on_wait` is told who holds what the case waits for, `on_start` of the job once it runs; what they raise ends it.
+
+    A failure of the job is a verdict, never an exception.  KeyboardInterrupt passes, after everything of the job has
+    ended and the record is written.  Raises OSError when the results folder cannot be written or the job not be
+    started, StackError when the interpreter has gone since `missing` was asked, LeaseError when the lock folder is not
+    fit, BusyError when other people's processes do not leave the GPUs.
+    """
+    stack = stack_of(case)
+    case_dir.mkdir(parents=True, exist_ok=True)
+    draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
+    refusal = refuse(case, stack, case_dir)
+    if refusal is not None:
+        return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
+    with leased(case, settings, machine, on_wait) as (holding, gpus):
+        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
+        record = _save(_launched(case, draft, job), case_dir)
+        interruption: BaseException | None = None
+        try:
+            launch(job, on_start)
+        except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
+            interruption = error
+    try:
+        record = finish(case, settings, job.paths, record)
+    except KeyboardInterrupt as error:
+        interruption = error
+        record = finish(case, settings, job.paths, record)
+    _save(record, case_dir)
+    if not case.scenario.keep_outputs:
+        shutil.rmtree(job.paths.outputs, ignore_errors=True)
+    if interruption is not None:
+        raise interruption
+    return record
+
+
+def launch(job: Job, on_start: Callable[[JobPaths, local.LocalJob], None] | None) -> None:
+    """Start the job and wait for its end; nothing of it is left when this returns or raises."""
+    with local.LocalJob.start(job.paths, job.command, job.environ, job.holding.fds) as running:
+        if on_start is not None:
+            on_start(job.paths, running)
+        running.wait()
+
+
+def _earlier_attempts(case_dir: Path) -> list[Attempt]:
+    """Attempts of the case that this session has made already (a plugin that reruns tests)."""
+    try:
+        return list(read_record(case_dir / "record.json").attempts)
+    except (OSError, ValueError):
+        return []
+
+
+def _draft(
+    case: Case, settings: Settings, machine: Machine, stack: Stack, nodeid: str | None, before: list[Attempt]
+) -> Record:
+    return Record(
+        case_id=case.id,
+        nodeid=nodeid,
+        session=settings.session,
+        state="running",
+        scenario=shown(case),
+        source=str(case.source),
+        labels=redact_tree(case.scenario.labels_in(settings.session, settings.labels), secrets_of(case)),
+        command=[],
+        environment=environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {}),
+        attempts=before,
+    )
+
+
+def _launched(case: Case, draft: Record, job: Job) -> Record:
+    """The record of a case whose job is about to start."""
+    launched = Attempt(
+        number=job.number,
+        directory=job.paths.root.name,
+        started=time.time(),
+        lease=job.lease,
+        probe_sha256=job.probe_sha256,
+    )
+    return draft.model_copy(
+        update={
+            "attempts": [*draft.attempts, launched],
+            "command": redact_argv(job.command, secrets_of(case)),
+            "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
+        }
+    )
+
+
+def _save(record: Record, case_dir: Path) -> Record:
+    write_record(record, case_dir / "record.json")
+    return record

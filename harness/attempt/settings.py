@@ -1,0 +1,20 @@
+"""What holds for all cases of a session."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all cases of a session."""
+
+    session: str
+    session_dir: Path
+    base_dir: Path  # where the harness was started: a script's working directory unless it names one
+    lock_dir: Path
+    labels: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: float | None = None  # the smaller of this and the scenario's counts
+    grace_s: float = GRACE_S

@@ -1,0 +1,24 @@
+"""The command line beside pytest: `exec` for one program, `summary` for CI, `validate` before a night of benchmarks."""
+
+import typer
+
+from harness.cli import execute
+from harness.cli.summary import summary
+from harness.cli.validate import validate
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback()
+def harness() -> None:
+    """Benchmark the fine-tuning of language models.  The benchmarks themselves run under pytest."""
+
+
+# What follows the program's name is the program's, options too.
+app.command("exec", cls=execute.Command, context_settings={"allow_interspersed_args": False})(execute.execute)
+app.command()(summary)
+app.command()(validate)
+
+
+def main() -> None:
+    app()
