@@ -8,8 +8,8 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-PURE = {"scenario", "journal", "metrics", "classify", "record", "units"}
-EFFECTS = {"engines", "sampling", "environment", "leases"}
+PURE = {"scenario", "journal", "metrics", "classify", "record", "units", "labels", "exits"}
+EFFECTS = {"engines", "sampling", "environment", "leases", "forward"}
 # room -> rooms it may import; its own modules always, the standard library always.
 MAY_IMPORT: dict[str, set[str]] = {
     "plugin": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
@@ -20,7 +20,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {*PURE, "probe"},
     "environment": {*PURE, "probe"},
     "leases": {*PURE, "probe", "supervise"},
+    "forward": {"journal", "probe"},
     "scenario": {"units", "probe"},
+    "labels": {"scenario"},
+    "exits": {"record"},
     "metrics": {"journal", "record", "units", "probe"},
     "classify": {"journal", "record", "units", "probe"},
     "journal": {"probe"},
@@ -35,9 +38,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "cli": {"typer", "rich"},
     "scenario": {"yaml", "pydantic", "packaging"},
     "record": {"pydantic"},
-    "sampling": {"psutil", "pynvml"},
-    "leases": {"psutil"},
-    "engines": {"psutil"},
+    "sampling": {"pynvml"},
+    # inside functions alone, under the interpreter that has it
+    "forward": {"aim"},
     # inside functions alone: these run under the interpreter that is measured
     "probe": {"torch", "transformers", "accelerate", "peft"},
 }

@@ -20,7 +20,7 @@ from harness.probe.staging import stage
 from harness.record import Kind, Lease, Verdict, write_json
 from harness.sampling import sampler
 from harness.sampling.gpus import Gpu
-from harness.scenario import Case, check_training, resolved
+from harness.scenario import Case, absent, check_training, resolved
 from harness.units import format_bytes
 
 JOB_SCHEMA = 1
@@ -49,25 +49,26 @@ class Job:
         )
 
 
-def refuse(case: Case, stack: Stack, case_dir: Path) -> Verdict | None:
-    """What can be known to fail before launch: training arguments that do not exist or tell a secret, a full disk."""
-    if case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
+def refuse(case: Case, settings: Settings, stack: Stack, case_dir: Path) -> Verdict | None:
+    """What can be known to fail before launch: files and arguments that are not there, secrets in them, a full disk."""
+    wrong = absent(case.scenario, settings.base_dir) or _secret_argument(case)
+    error = f"{case.source}: {wrong}" if wrong else None
+    if error is None and case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
         error = check_training(case, stack.training_arguments)
-        if error:
-            return Verdict(kind=Kind.USER_ERROR, reason=redact(error, secrets_of(case)), transient=False)
-    told = next(
-        (key for key, value in case.scenario.training.items() if isinstance(value, str) and is_secret_name(key)), None
-    )
-    if told is not None:
-        said = (
-            f"{case.source}: training.{told}: a secret would be written to job.json; give it as a variable (HF_TOKEN)"
-        )
-        return Verdict(kind=Kind.USER_ERROR, reason=said, transient=False)
+    if error is not None:
+        return Verdict(kind=Kind.USER_ERROR, reason=redact(error, secrets_of(case)), transient=False)
     free = shutil.disk_usage(case_dir).free
     if free < FREE_DISK_BYTES:
         said = f"{format_bytes(free)} free on the disk of {case_dir}, {format_bytes(FREE_DISK_BYTES)} needed to start"
         return Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
     return None
+
+
+def _secret_argument(case: Case) -> str | None:
+    """A training argument that would bring a secret into job.json."""
+    training = case.scenario.training
+    told = next((key for key, value in training.items() if isinstance(value, str) and is_secret_name(key)), None)
+    return f"training.{told}: would be written to job.json; give it as a variable (HF_TOKEN)" if told else None
 
 
 def prepare(
@@ -102,6 +103,8 @@ def prepare(
         # What the built-in trainer reads must be what was asked for; `refuse` has seen to secrets among it.
         "scenario": shown(case) | {key: scenario[key] for key in ("model", "method", "data", "training")},
         "labels": dict(labels),
+        "tags": list(case.scenario.tags),
+        "aim": settings.aim.section() if settings.aim else None,
         "command": redact_argv(job.command, secrets_of(case)),
         "cwd": str(_working_directory(case, settings, paths)),
         "probe_sha256": probe_sha256,

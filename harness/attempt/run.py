@@ -1,8 +1,10 @@
 """The order of a case's stages: check, lease, prepare, launch, read, judge."""
 
+import errno
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from harness import environment
@@ -13,10 +15,15 @@ from harness.attempt.result import finish
 from harness.attempt.settings import Settings
 from harness.engines import local
 from harness.environment import Stack
+from harness.forward.start import Forwarder
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact_argv, redact_tree
-from harness.record import Attempt, Record, read_record, write_record
+from harness.record import Attempt, Kind, Record, Verdict, read_record, write_record
 from harness.scenario import Case
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+INTERRUPTED_S = 10.0  # what a forwarder gets to bring the end of an interrupted job into Aim
+AIM_MARGIN_S = 5.0  # a forwarder ends by itself at its time-out; then it is killed
 
 
 def run_case(
@@ -39,30 +46,71 @@ def run_case(
     fit, BusyError when other people's processes do not leave the GPUs.
     """
     stack = stack_of(case)
-    case_dir.mkdir(parents=True, exist_ok=True)
     draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
-    refusal = refuse(case, stack, case_dir)
+    try:
+        return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        said = f"the results cannot be written: {error}"
+        verdict = Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
+        return draft.model_copy(update={"state": "finished", "verdict": verdict})
+
+
+def _run(
+    case: Case,
+    settings: Settings,
+    machine: Machine,
+    stack: Stack,
+    draft: Record,
+    case_dir: Path,
+    on_wait: Callable[[str], None] | None,
+    on_start: Callable[[JobPaths, local.LocalJob], None] | None,
+) -> Record:
+    case_dir.mkdir(parents=True, exist_ok=True)
+    refusal = refuse(case, settings, stack, case_dir)
     if refusal is not None:
         return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
-    with leased(case, settings, machine, on_wait) as (holding, gpus):
-        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
-        record = _save(_launched(case, draft, job), case_dir)
+    with ExitStack() as ends:
         interruption: BaseException | None = None
+        with leased(case, settings, machine, on_wait) as (holding, gpus):
+            job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
+            record = _save(_launched(case, draft, job), case_dir)
+            forwarder = Forwarder.start(job.paths, settings.aim) if settings.aim else None
+            if forwarder is not None:
+                ends.callback(forwarder.wait, INTERRUPTED_S)
+            try:
+                launch(job, on_start)
+            except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
+                interruption = error
         try:
-            launch(job, on_start)
-        except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
+            record = _finish_and_save(case, settings, job, record, case_dir)
+        except KeyboardInterrupt as error:
             interruption = error
-    try:
-        record = finish(case, settings, job.paths, record)
-    except KeyboardInterrupt as error:
-        interruption = error
-        record = finish(case, settings, job.paths, record)
-    _save(record, case_dir)
-    if not case.scenario.keep_outputs:
-        shutil.rmtree(job.paths.outputs, ignore_errors=True)
-    if interruption is not None:
-        raise interruption
+            record = _finish_and_save(case, settings, job, record, case_dir)
+        finally:
+            if interruption is not None:
+                raise interruption
+        if not case.scenario.keep_outputs:
+            _remove(job.paths.outputs)
+        if forwarder is not None and settings.aim is not None:
+            ends.pop_all()
+            # The GPUs are free; the verdict stands, whatever comes of this.
+            told = forwarder.wait(settings.aim.timeout_s + AIM_MARGIN_S)
+            record = _save(record.model_copy(update={"aim": told}), case_dir)
     return record
+
+
+def _finish_and_save(case: Case, settings: Settings, job: Job, record: Record, case_dir: Path) -> Record:
+    record = finish(case, settings, job.paths, record)
+    case_dir.mkdir(parents=True, exist_ok=True)  # a program may have removed it
+    return _save(record, case_dir)
+
+
+def _remove(folder: Path) -> None:
+    """As far as it goes: what a program has left there may be deeper than Python can follow."""
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def launch(job: Job, on_start: Callable[[JobPaths, local.LocalJob], None] | None) -> None:

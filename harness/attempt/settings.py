@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.forward.start import Aim
+
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
 
 
@@ -18,3 +20,4 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=dict)
     time_limit_s: float | None = None  # the smaller of this and the scenario's counts
     grace_s: float = GRACE_S
+    aim: Aim | None = None  # None: nothing is forwarded to Aim

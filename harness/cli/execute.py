@@ -1,6 +1,7 @@
 """`harness exec`: one program measured and judged as pytest's cases are, without pytest: a pod's entry point."""
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from harness.cli.ending import (
     write_termination_log,
 )
 from harness.cli.signals import Signals
+from harness.forward.start import Aim
 
 if TYPE_CHECKING:
     from harness.attempt import Machine, Settings
@@ -71,6 +73,12 @@ def execute(
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="End the job after this time: seconds, or such as 90m, 1h30m.")
     ] = None,
+    aim_repo: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Bring the job's series and labels into this Aim repo as well.")
+    ] = None,
+    aim_python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="Interpreter that has Aim installed (default: this one).")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not copy rank 0's output to this one's.")] = False,
 ) -> None:
     """Run a training program: measured, supervised, judged.  What stands behind TARGET is the program's.
@@ -79,7 +87,10 @@ def execute(
     203 unknown, 204 GPU memory, 205 host memory, 206 NCCL, 207 rendezvous, 208 CUDA, 209 disk full, 210 network,
     211 time limit, 212 killed, 213 crash.
     """
-    request = Request(command, job_dir, nproc, label or [], labels_file, time_limit, quiet)
+    if aim_python and not aim_repo:
+        raise typer.BadParameter("needs --aim-repo", param_hint="--aim-python")
+    aim = Aim(aim_repo, aim_python or sys.executable) if aim_repo else None
+    request = Request(command, job_dir, nproc, label or [], labels_file, time_limit, aim, quiet)
     with Signals() as signals:
         ending = _redacted(run(request, signals), command)
         tell(ending)
@@ -96,6 +107,7 @@ class Request:
     labels: Sequence[str]
     labels_file: Path | None
     time_limit: str | None
+    aim: Aim | None
     quiet: bool
 
 
@@ -168,6 +180,7 @@ def prepare(request: Request) -> Plan:
         lock_dir=lock_dir(os.environ),
         labels=labels,
         time_limit_s=limit_s,
+        aim=request.aim,
     )
     return Plan(case, settings, machine, folder)
 

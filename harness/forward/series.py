@@ -1,0 +1,226 @@
+"""From events to points of series: names, units, steps, times and contexts as Aim is to show them."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.journal import Event
+from harness.probe.layout import JobPaths
+
+BLOCK_BYTES = 1 << 18  # read of one journal in one go: a few thousand values, so that deadlines are looked at between
+REMEMBERED_STEPS = 4096  # steps that wait for their tokens, and tokens that wait for their step
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a series; `t` is when it came about, seconds since the epoch."""
+
+    name: str
+    value: float
+    step: int
+    t: float
+    context: dict[str, Any]
+
+
+class Tail:
+    """Reads a growing journal by whole lines; what follows the last line's end waits for the next read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._block = BLOCK_BYTES
+
+    def read(self) -> list[Event] | None:
+        """The events of the next block; None when there is no whole line beyond the last one read."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                block = file.read(self._block)
+        except OSError:
+            return None
+        whole = block.rfind(b"\n") + 1
+        if whole == 0:
+            if len(block) < self._block:
+                return None
+            self._block *= 2  # a line longer than the block
+            return []
+        self._offset += whole
+        return [event for line in block[:whole].splitlines() if (event := _decode(line)) is not None]
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("e"), str) else None
+
+
+class Journals:
+    """All journals of a job, followed while they grow; `skipped` counts values that are no finite number."""
+
+    def __init__(self, job: JobPaths) -> None:
+        self._job = job
+        self._system = (Tail(job.system_journal()), SystemSeries())
+        self._ranks: dict[int, tuple[Tail, RankSeries]] = {}
+
+    @property
+    def skipped(self) -> int:
+        return self._system[1].skipped + sum(series.skipped for _, series in self._ranks.values())
+
+    def read(self) -> list[Point] | None:
+        """The next points of all journals; None when there is nothing new in any."""
+        for rank in self._job.ranks():
+            if rank not in self._ranks:
+                self._ranks[rank] = (Tail(self._job.events(rank)), RankSeries(rank))
+        found: list[Point] | None = None
+        for tail, series in (*self._ranks.values(), self._system):
+            events = tail.read()
+            if events is not None:
+                found = (found or []) + [point for event in events for point in series.points(event)]
+        return found
+
+
+@dataclass
+class _Series:
+    skipped: int = 0
+
+    def points(self, event: Event) -> Iterable[Point]:
+        """The points that an event adds.  An event with odd fields adds none: it is of another version."""
+        try:
+            return list(self._points(event))
+        except (KeyError, TypeError, ValueError):
+            return ()
+
+    def _points(self, event: Event) -> Iterable[Point]:
+        raise NotImplementedError
+
+    def _made(self, values: dict[str, Any], step: int, t: float, context: dict[str, Any]) -> Iterable[Point]:
+        for name, value in values.items():
+            if value is None or isinstance(value, bool):
+                continue
+            number = _finite(value)
+            if number is None:
+                self.skipped += 1
+            else:
+                yield Point(name, number, step, t, context)
+
+
+@dataclass
+class RankSeries(_Series):
+    """The series of one rank.  A segment after the first has a context of its own: its steps may begin again at 1."""
+
+    rank: int = 0
+    _waiting: dict[tuple[int, int], float] = field(default_factory=dict)  # (segment, step) -> seconds
+    _early: dict[tuple[int, int], Any] = field(default_factory=dict)  # tokens that were written before their step
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank, self._waiting, self._early = rank, {}, {}
+
+    def _points(self, event: Event) -> Iterable[Point]:
+        if event["e"] == "step":
+            yield from self._step(event)
+        elif event["e"] == "tokens":
+            yield from self._tokens(event)
+        elif event["e"] == "log":  # what the program itself logged: evaluations, and what it counts besides
+            yield from self._made(
+                dict(event["logs"]), int(event["step"]), float(event["t"]), {"rank": self.rank, "subset": "log"}
+            )
+
+    def _step(self, event: Event) -> Iterable[Point]:
+        key, seconds = _key(event), net_seconds(event)
+        values = {name: event.get(name) for name in ("loss", "grad_norm", "learning_rate")}
+        yield from self._made(values | {"step_time_s": seconds}, key[1], _ended(event), self._context(key))
+        if key in self._early:
+            yield from self._rate(key, self._early.pop(key), seconds, _ended(event))
+        elif seconds is not None:
+            _remember(self._waiting, key, seconds)
+
+    def _tokens(self, event: Event) -> Iterable[Point]:
+        key = _key(event)
+        if key in self._waiting:
+            yield from self._rate(key, event.get("non_pad"), self._waiting.pop(key), float(event["t"]))
+        else:
+            _remember(self._early, key, event.get("non_pad"))
+
+    def _rate(self, key: tuple[int, int], tokens: Any, seconds: float | None, t: float) -> Iterable[Point]:
+        if isinstance(tokens, int) and seconds:
+            yield from self._made({"non_pad_tokens_per_s": tokens / seconds}, key[1], t, self._context(key))
+
+    def _context(self, key: tuple[int, int]) -> dict[str, Any]:
+        return {"rank": self.rank} | ({"segment": key[0]} if key[0] else {})
+
+
+@dataclass
+class SystemSeries(_Series):
+    """The sampler's figures under the names that Aim gives its own, so that its UI shows them as system metrics.
+
+    Unlike Aim's they are of all processes of the job: `cpu` may be above 100 (percent of one core)."""
+
+    _samples: int = 0
+    _before: tuple[float, float] | None = None  # (m, cpu_s) of the sample before
+
+    def _points(self, event: Event) -> Iterable[Point]:
+        if event["e"] != "sample":
+            return
+        tree, host = event["tree"], event["host"]
+        total, m, cpu_s = host["memory_total_bytes"], float(event["m"]), tree["cpu_s"]
+        values = {
+            "__system__cpu": self._cpu_percent(m, cpu_s),
+            "__system__p_memory_percent": _percent(tree.get("rss_bytes"), total),
+            "__system__memory_percent": _percent(total - host["memory_available_bytes"], total),
+        }
+        yield from self._made(values, self._samples, float(event["t"]), {})
+        self._samples += 1
+
+    def _cpu_percent(self, m: float, cpu_s: float) -> float | None:
+        before, self._before = self._before, (m, cpu_s)
+        if before is None or m <= before[0]:
+            return None
+        return 100 * (cpu_s - before[1]) / (m - before[0])
+
+
+def net_seconds(step: Event) -> float | None:
+    """A step's time as `harness.metrics.net_seconds` defines it; None when the event has none."""
+    device = step.get("device_seconds")
+    if isinstance(device, (int, float)):
+        return float(device)
+    seconds, overhead = step.get("seconds"), step.get("overhead_seconds") or 0.0
+    if not isinstance(seconds, (int, float)) or not isinstance(overhead, (int, float)):
+        return None
+    return max(0.0, float(seconds) - float(overhead))
+
+
+def _ended(step: Event) -> float:
+    """When a step ended, wall clock: on a GPU its line is written later, and tells when on the monotonic clock."""
+    t, m, ended_m = step["t"], step.get("m"), step.get("ended_m")
+    if isinstance(m, (int, float)) and isinstance(ended_m, (int, float)):
+        return float(t) - max(0.0, m - ended_m)
+    return float(t)
+
+
+def _key(event: Event) -> tuple[int, int]:
+    return int(event.get("segment") or 0), int(event["step"])
+
+
+def _remember(place: dict[tuple[int, int], Any], key: tuple[int, int], value: Any) -> None:
+    place[key] = value
+    if len(place) > REMEMBERED_STEPS:
+        del place[next(iter(place))]
+
+
+def _percent(part: Any, whole: Any) -> float | None:
+    return 100 * part / whole if isinstance(part, (int, float)) and whole else None
+
+
+def _finite(value: Any) -> float | None:
+    """None for anything else, the strings NaN, Infinity and -Infinity of a journal among it."""
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
