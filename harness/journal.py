@@ -1,47 +1,52 @@
 """Reading journals: one JSON object a line, a torn last line is no error, unknown events pass through."""
 
 import json
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from harness.probe.layout import JobPaths
 
 Event = dict[str, Any]
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open what a job left, for reading: never through a link, never waiting for the other end of a pipe.
+
+    Raises OSError for anything but a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def read_events(path: Path) -> Iterator[tuple[int, Event]]:
-    """Yield (line number from 1, event) of a journal; nothing when the file is not there.
+    """Yield (line number from 1, event) of a journal; nothing when there is no such file to read.
 
     A line that is no JSON object (torn by a crash, or by a full disk) is left out.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for number, line in enumerate(file, 1):
                 event = _decode(line)
                 if event is not None:
                     yield number, event
-    except FileNotFoundError:
-        return
-
-
-def last_event(path: Path, block_bytes: int = 16384) -> Event | None:
-    """The newest whole event, from the end of the file: cheap enough to poll a live job."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - block_bytes))
-            lines = file.read().split(b"\n")
     except OSError:
-        return None
-    return next((event for line in reversed(lines) if (event := _decode(line)) is not None), None)
+        return
 
 
 def _decode(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("e"), str) else None
 
@@ -79,7 +84,8 @@ def read_rank(job: JobPaths, rank: int) -> RankJournal:
 def read_document(path: Path) -> dict[str, Any] | None:
     """A file that is one JSON object; None when it is absent, cut or something else."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        with open_regular(path) as file:
+            document = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.journal import RankJournal, read_document, read_events, read_ranks
+from harness.journal import RankJournal, open_regular, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 
 TAIL_BYTES = 32768
@@ -62,7 +62,7 @@ def rank_exits(launcher: str) -> dict[int, int]:
 def log_tail(path: Path, size: int = TAIL_BYTES) -> str:
     """The last bytes of a log as text: undecodable bytes replaced, colours and overwritten progress bars taken out."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = file.seek(0, 2)
             file.seek(max(0, length - size))
             data = file.read()

@@ -35,7 +35,7 @@ class Finding:
 
     @property
     def tier(self) -> Tier:
-        if self.row is None or self.row.kind is Kind.UNKNOWN:
+        if self.row is None:
             return Tier.UNKNOWN
         if self.row.consequence:
             return Tier.CONSEQUENCE
@@ -96,11 +96,11 @@ def _finding(rank: RankJournal, error: Event, file: str, line: int | None) -> Fi
     if name == "SystemExit" and not error.get("chain"):
         return None  # an exit code, not a reason
     row = match(name, list(error.get("bases") or []), str(error.get("message", "")))
-    if row is not None and row.kind not in (Kind.UNKNOWN, Kind.USER_ERROR):
+    if row is not None and row.kind is not Kind.USER_ERROR:
         return Finding(rank.rank, error, file, line, row)
     for link in _links(error, contexts=row is None):
         deeper = match(str(link.get("type")), [], str(link.get("message", "")))
-        if deeper is not None and deeper.kind not in (Kind.UNKNOWN, Kind.USER_ERROR):
+        if deeper is not None and deeper.kind is not Kind.USER_ERROR:
             return Finding(rank.rank, _as_seen(rank, error, link), file, line, deeper)
     return Finding(rank.rank, error, file, line, row)
 

@@ -78,18 +78,44 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"gloo/transport|Gloo connectFullMesh failed|Timed out waiting \d+ms for (?:recv|send) operation"
         r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks",
     ),
-    # A library's look-up over the network may be any of the built-in types below; those are not the user's.
     _row(
-        Kind.UNKNOWN,
+        Kind.RENDEZVOUS,
+        "torch 2.1+",
+        "torch.distributed.DistNetworkError",
+        "torch.distributed.DistStoreError",
+        "torch.distributed.elastic.rendezvous.api.RendezvousError",
+    ),
+    # After the rows of memory: the text also stands in what NCCL's watchdog says.
+    _row(Kind.CUDA_ERROR, "torch 1.x-2.13", *RUNTIME, pattern=r"CUDA error: |CU(?:BLAS|DNN)_STATUS_"),
+    _row(
+        Kind.DISK_FULL, "Linux: ENOSPC, EDQUOT, EFBIG", "OSError", pattern=r"\[Errno (?:28|122|27)\]", transient=False
+    ),
+    _row(Kind.DISK_FULL, "safetensors, tokenizers (Rust)", pattern=r"\(os error (?:28|122|27)\)", transient=False),
+    _row(Kind.DISK_FULL, "torch 2.x", "RuntimeError", pattern=r"PytorchStreamWriter failed|unexpected pos \d+ vs \d+"),
+    # A look-up over the network may also be one of the built-in types below; it is not the user's.
+    _row(Kind.NETWORK, "transformers 4.x-5.x", "OSError", pattern=r"[Ww]e couldn't connect to '"),
+    _row(
+        Kind.NETWORK,
         "huggingface_hub 0.x-2.x, requests, httpx",
         "huggingface_hub.errors.HfHubHTTPError",
         "huggingface_hub.errors.LocalEntryNotFoundError",
         "huggingface_hub.errors.OfflineModeIsEnabled",
         "requests.exceptions.RequestException",
         "httpx.HTTPError",
+        "httpx2.HTTPError",
+        "socket.gaierror",
         "ConnectionError",
         "TimeoutError",
     ),
+    _row(
+        Kind.USER_ERROR,
+        "huggingface_hub 0.x-2.x, transformers 4.x-5.x",
+        "huggingface_hub.errors.HFValidationError",
+        "huggingface_hub.errors.StrictDataclassError",
+        transient=False,
+    ),
+    _row(Kind.USER_ERROR, "transformers 4.x-5.x", "OSError", pattern=r"Repo id must be in the form", transient=False),
+    _row(Kind.USER_ERROR, "CPython: python -m, a folder as program", "runpy._Error", transient=False),
     _row(
         Kind.USER_ERROR,
         "CPython 3.10+",

@@ -39,6 +39,9 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     end = evidence.end
     if end is None or end.get("why") != "exit" or end.get("exit_code") != 0:
         return None
+    diverged = _judge_loss(evidence)
+    if diverged is not None:
+        return diverged
     unfinished = find_unfinished(evidence)
     if unfinished is not None:
         return _verdict(unfinished, more="; the program went on without training and ended with exit code 0")
@@ -46,6 +49,22 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
         said = "the program ended with exit code 0 and no optimizer step was seen"
         return Verdict(kind=Kind.NO_TRAINING, reason=said, transient=False, evidence=[_end(evidence)])
     return Verdict(kind=Kind.NONE, reason="", evidence=[_end(evidence)])
+
+
+def _judge_loss(evidence: JobEvidence) -> Verdict | None:
+    """A loss that is no number to the end: the job was fast and taught nothing."""
+    for rank in evidence.ranks:
+        steps = rank.of("step")
+        if not steps or not isinstance(steps[-1].get("loss"), str):  # the journal writes NaN and Infinity as text
+            continue
+        first = next(n for n in range(len(steps), 0, -1) if n == 1 or not isinstance(steps[n - 2].get("loss"), str))
+        step = steps[first - 1]["step"]
+        said = f"rank {rank.rank}, step {step}: the loss is {steps[-1]['loss']} from here to the end"
+        fact = Evidence(file=f"rank-{rank.rank}/events.jsonl", text=f"step {step}: loss {steps[first - 1]['loss']}")
+        return Verdict(
+            kind=Kind.NAN_LOSS, reason=said, transient=False, rank=rank.rank, step=step, phase="steady", evidence=[fact]
+        )
+    return None
 
 
 def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
@@ -62,6 +81,9 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
     if (end.get("oom_kill") or 0) > 0 and killed:
         said = f"rank {killed[0]} was killed: the control group counts {end['oom_kill']} kills for want of memory"
         return _at(evidence, killed[0], Kind.HOST_OOM, said, transient=False)
+    if (end.get("oom_kill") or 0) > 0 and _launcher_signal(evidence) == signal.SIGKILL:
+        said = f"the launcher was killed: the control group counts {end['oom_kill']} kills for want of memory"
+        return _at(evidence, None, Kind.HOST_OOM, said, transient=False)
     if why not in ("time_limit", "signal", "parent_died", "supervisor_died"):
         return None
     if any(finding.tier <= Tier.UNKNOWN and _before_the_end(evidence, finding) for finding in findings):
@@ -106,6 +128,17 @@ def _judge_silent_death(evidence: JobEvidence) -> Verdict | None:
             return _at(evidence, ranks[0], Kind.CRASH, f"rank {ranks[0]} died of {number.name}")
     if exits.get(0) == -signal.SIGTERM and evidence.world_size == 1:
         return _at(evidence, 0, Kind.KILLED, "rank 0 was ended by SIGTERM", transient=True)
+    launcher = _launcher_signal(evidence)
+    if launcher is not None:
+        return _at(evidence, None, Kind.KILLED, f"the launcher of the ranks was ended by {launcher.name}")
+    return None
+
+
+def _launcher_signal(evidence: JobEvidence) -> signal.Signals | None:
+    """The signal that ended the process which had started the ranks."""
+    code = evidence.end.get("exit_code") if evidence.end else None
+    if evidence.world_size > 1 and isinstance(code, int) and code < 0 and -code in set(signal.Signals):
+        return signal.Signals(-code)
     return None
 
 

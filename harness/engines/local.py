@@ -36,6 +36,7 @@ _LEAKED = re.compile(
 
 _MARGIN_S = 35.0  # beyond the grace: SIGKILL's window, the sampler's end, what appears late, and a busy machine
 _SWEEP_S = 10.0
+_WATCH_S = 5.0  # how often a waiting harness looks whether the supervisor has been stopped
 
 
 def command(scenario: Scenario, python: str, job: JobPaths) -> list[str]:
@@ -80,6 +81,9 @@ class LocalJob:
         self._id = str(document["job_id"])
         self._grace_s = float(document.get("grace_s") or 0)
         self._started = time.time()
+        limit = document.get("time_limit_s")
+        self._hard_deadline = None if limit is None else time.monotonic() + limit + self._grace_s + _MARGIN_S
+        self._overdue = False
         self._settled = False
         try:
             self._pidfd: int | None = os.pidfd_open(supervisor.pid)
@@ -128,11 +132,27 @@ class LocalJob:
         return self._supervisor.pid
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the job's end; False when it still runs after `timeout_s`.  KeyboardInterrupt passes through."""
-        if not self._ended(timeout_s):
-            return False
+        """Wait for the job's end; False when it still runs after `timeout_s`.  KeyboardInterrupt passes through.
+
+        A supervisor that does not end the job in time (stopped, or stuck in a dead file system) is killed, and the job
+        with it: nobody else would."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._ended(_left(until, _WATCH_S)):
+            self._wake_stopped()
+            if self._hard_deadline is not None and time.monotonic() > self._hard_deadline:
+                self._supervisor.kill()
+                self._overdue = True
+            elif until is not None and time.monotonic() >= until:
+                return False
         self._settle()
         return True
+
+    def _wake_stopped(self) -> None:
+        """A supervisor has no reason to be stopped: whoever did it (the program itself, say) wins no time by it."""
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{self._supervisor.pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+            if state == b"T":
+                self._supervisor.send_signal(signal.SIGCONT)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End the job if it runs, which then says that `number` ended it.
@@ -190,7 +210,7 @@ class LocalJob:
     def _last_word(self, code: int, killed: list[int], clean: bool) -> dict[str, Any]:
         return {
             "schema": supervise.SCHEMA,
-            "why": "supervisor_died",
+            "why": "time_limit" if self._overdue else "supervisor_died",
             "signal": None,
             "exit_code": None,
             "started": self._started,
@@ -200,6 +220,10 @@ class LocalJob:
             "error": f"the supervisor ended with {code} and left no end.json; see {self._job.launcher_log().name}",
             "oom_kill": None,
         }
+
+
+def _left(until: float | None, at_most: float) -> float:
+    return at_most if until is None else max(0.0, min(at_most, until - time.monotonic()))
 
 
 def _signal_behind(error: BaseException | None) -> signal.Signals:

@@ -63,7 +63,7 @@ class JobPaths:
 
     def ranks(self) -> list[int]:
         """The ranks that have left a folder so far, in order."""
-        return sorted(int(p.name[5:]) for p in self.root.glob("rank-*") if p.name[5:].isdigit())
+        return sorted(int(p.name[5:]) for p in self.root.glob("rank-*") if p.name[5:].isdecimal() and p.is_dir())
 
 
 def attempts(case_dir: Path) -> list[int]:

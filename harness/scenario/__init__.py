@@ -5,7 +5,7 @@ from typing import Any
 from harness.scenario.arguments import check_training
 from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
-from harness.scenario.needs import required_packages, unmet
+from harness.scenario.needs import absent, required_packages, unmet
 from harness.scenario.schema import Data, Lengths, Method, Model, Needs, Scenario, Trainer
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Scenario",
     "Source",
     "Trainer",
+    "absent",
     "check_training",
     "load_scenarios",
     "parameter_count",

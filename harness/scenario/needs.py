@@ -1,6 +1,7 @@
 """What a case needs of the machine and of the stack, and whether it is there."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,6 +17,24 @@ def required_packages(scenario: Scenario) -> list[str]:
     if scenario.trainer.kind == "hf":
         required = ["torch", "transformers", "accelerate"] + (["peft"] if scenario.method.kind == "lora" else [])
     return list(dict.fromkeys([*required, *scenario.needs.packages]))
+
+
+def absent(scenario: Scenario, base: Path) -> str | None:
+    """A file or folder that the scenario names and that is not there; None when all are.
+
+    Relative paths, which a scenario file has made absolute, are those of a command line, from `base`."""
+    trainer, model = scenario.trainer, scenario.model
+    if trainer.kind == "script" and trainer.target is not None and not trainer.module:
+        target = base / (trainer.cwd or ".") / trainer.target
+        if not target.exists():
+            return f"trainer.target: there is no file {target}"
+        if target.is_dir() and not (target / "__main__.py").is_file():
+            return f"trainer.target: the folder {target} has no __main__.py"
+    if trainer.cwd is not None and not (base / trainer.cwd).is_dir():
+        return f"trainer.cwd: there is no folder {trainer.cwd}"
+    if model is not None and model.path is not None and model.path.startswith("/") and not Path(model.path).is_dir():
+        return f"model.path: there is no folder {model.path}"
+    return None
 
 
 def unmet(

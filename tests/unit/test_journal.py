@@ -2,11 +2,12 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 
-from harness.journal import last_event, read_document, read_events, read_ranks
+from harness.journal import open_regular, read_document, read_events, read_ranks
 from harness.probe.journal import Journal
 from harness.probe.layout import JobPaths
 
@@ -53,6 +54,7 @@ def test_numbers_that_json_lacks_become_text(tmp_path: Path, value: object, text
         pytest.param(b'{"e":"a"}\n{"e":"b', ["a"], id="torn last line"),
         pytest.param(b'{"e":"a"}\n\x00\x00\n{"e":"b"}\n', ["a", "b"], id="a hole after a power loss"),
         pytest.param(b'{"e":"a"}\n[1]\n{"x":1}\n', ["a"], id="JSON that is no event"),
+        pytest.param(b'{"e":"a"}\n{"e":' + b"[" * 100_000, ["a"], id="nested without end"),
         pytest.param(b'{"e":"a"}\n{"e":"tomorrow","x":1}\n', ["a", "tomorrow"], id="unknown event"),
     ],
 )
@@ -60,25 +62,17 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, content: bytes, kinds: 
     path = tmp_path / "events.jsonl"
     path.write_bytes(content)
     assert [event["e"] for _, event in read_events(path)] == kinds
-    last = last_event(path)
-    assert (last["e"] if last else None) == (kinds[-1] if kinds else None)
 
 
 def test_a_missing_journal_is_an_empty_one(tmp_path: Path) -> None:
     assert list(read_events(tmp_path / "none")) == []
-    assert last_event(tmp_path / "none") is None
-
-
-def test_the_last_event_of_a_long_journal(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text("".join(f'{{"e":"step","step":{n}}}\n' for n in range(5000)))
-    assert last_event(path, block_bytes=100) == {"e": "step", "step": 4999}
 
 
 def test_ranks_are_read_in_order(tmp_path: Path) -> None:
     for rank in (10, 2, 0):
         Journal(JobPaths(tmp_path).events(rank)).close()
     (tmp_path / "rank-x").mkdir()
+    (tmp_path / "rank-1").touch()
     assert [journal.rank for journal in read_ranks(JobPaths(tmp_path))] == [0, 2, 10]
 
 
@@ -86,3 +80,14 @@ def test_ranks_are_read_in_order(tmp_path: Path) -> None:
 def test_a_document_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "end.json").write_text(text)
     assert read_document(tmp_path / "end.json") is None
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    for name in ("pipe", "folder", "link", "absent"):
+        assert list(read_events(tmp_path / name)) == []
+        assert read_document(tmp_path / name) is None
+        with pytest.raises(OSError, match=name):
+            open_regular(tmp_path / name)

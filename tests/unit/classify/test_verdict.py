@@ -113,8 +113,14 @@ def test_a_garbage_size_is_no_need_for_memory() -> None:
         (
             "huggingface_hub.errors.LocalEntryNotFoundError",
             "an error happened while trying to locate the file",
-            Kind.UNKNOWN,
+            Kind.NETWORK,
         ),
+        ("OSError", "We couldn't connect to 'https://huggingface.co' to load this file", Kind.NETWORK),
+        ("OSError", "[Errno 28] No space left on device: 'out/model.bin'", Kind.DISK_FULL),
+        ("torch.AcceleratorError", "CUDA error: device-side assert triggered", Kind.CUDA_ERROR),
+        ("torch.distributed.DistNetworkError", "The client socket has timed out after 60000ms", Kind.RENDEZVOUS),
+        ("OSError", "Repo id must be in the form 'repo_name': './nosuch'", Kind.USER_ERROR),
+        ("runpy._Error", "No module named nosuch", Kind.USER_ERROR),
     ],
 )
 def test_kind_by_exception(type_name: str, message: str, kind: Kind) -> None:
@@ -145,7 +151,7 @@ def test_what_was_being_handled_counts_only_for_an_exception_nobody_knows(type_n
 TIMED_OUT = "[gloo] Timed out waiting 1800000ms for recv operation to complete"
 
 
-@pytest.mark.parametrize("type_name, message", [("mylib.DataCorrupt", "shard 3"), ("torch.AcceleratorError", "assert")])
+@pytest.mark.parametrize("type_name, message", [("mylib.DataCorrupt", "shard 3"), ("RuntimeError", "assertion")])
 def test_an_exception_nobody_knows_comes_before_the_time_out_of_its_peers(type_name: str, message: str) -> None:
     own = error(type_name, message, t=10)
     verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", TIMED_OUT, t=1600)), rank(1, error=own)))
@@ -303,3 +309,18 @@ def test_rank_exits_of_the_launcher() -> None:
     )
     assert rank_exits(text) == {0: -15, 1: -9}
     assert rank_exits(f"W1201 api.py:1028] Sending process 20984 closing signal SIGTERM\n{text}") == {1: -9}
+
+
+def test_a_loss_that_is_no_number_to_the_end() -> None:
+    ended = event("end", 9, exit_code=0)
+    good = [step(n) for n in range(1, 4)]
+    diverged = [step(n, loss="NaN") for n in range(4, 8)]
+    verdict = judge(evidence(FINE, rank(0, *good, *diverged, ended)))
+    assert (verdict.kind, verdict.step) == (Kind.NAN_LOSS, 4)
+    assert judge(evidence(FINE, rank(0, *diverged, step(8), ended))).kind is Kind.NONE
+
+
+def test_a_launcher_that_was_killed() -> None:
+    killed = {"why": "exit", "exit_code": -9, "ended": T0}
+    assert judge(evidence(killed, rank(0), rank(1))).kind is Kind.KILLED
+    assert judge(evidence(killed | {"oom_kill": 2}, rank(0), rank(1))).kind is Kind.HOST_OOM

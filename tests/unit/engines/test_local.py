@@ -205,6 +205,28 @@ def test_the_sweep_follows_children_and_spares_others(tmp_path: Path) -> None:
         spare.kill()
 
 
+@pytest.mark.slow
+def test_a_stopped_supervisor_is_woken(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ["sh", "-c", "kill -STOP $PPID; sleep 1"])
+    with LocalJob.start(job, argv_of(job), os.environ) as running:
+        assert running.wait(DEADLINE_S)
+    assert (read_end(job)["why"], read_end(job)["exit_code"]) == ("exit", 0)
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_misses_the_time_limit_is_killed_with_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.engines.local._MARGIN_S", 1.0)
+    monkeypatch.setattr("harness.engines.local._WATCH_S", 0.2)
+    stop_again = "while true; do kill -STOP $PPID; sleep 0.05; done"
+    job = make_job(tmp_path, ["sh", "-c", stop_again], time_limit_s=0.5)
+    with LocalJob.start(job, argv_of(job), os.environ) as running:
+        assert running.wait(DEADLINE_S)
+    assert read_end(job)["why"] == "time_limit"
+    assert processes_naming(tmp_path) == []
+
+
 def test_the_harness_is_killed(tmp_path: Path) -> None:
     """The lease is free only when nothing of the job is left, and it does become free."""
     job = make_job(tmp_path / "job", stubborn(tmp_path / "job"))

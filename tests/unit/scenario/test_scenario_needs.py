@@ -1,8 +1,11 @@
 """What a case needs, and the words that say it is not there."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from harness.scenario import Method, Model, Needs, Scenario, Trainer, required_packages, unmet
+from harness.scenario import Method, Model, Needs, Scenario, Trainer, absent, required_packages, unmet
 
 GIB = 2**30
 STACK = {"torch": "2.13.0+cpu", "Transformers": "5.24.0", "accelerate": "1.15.0", "PEFT": "0.21.2"}
@@ -74,3 +77,15 @@ def test_every_reason_is_told() -> None:
 def test_no_interpreter_is_told_alone_of_the_packages() -> None:
     scenario = needing("peft").model_copy(update={"python": "/opt/x/python"})
     assert unmet(scenario, [], None, "it does not answer") == "needs the interpreter /opt/x/python; it does not answer"
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    def script(**trainer: Any) -> Scenario:
+        return Scenario(name="x", processes=1, trainer=Trainer(kind="script", **trainer))
+
+    (tmp_path / "train.py").touch()
+    assert absent(script(target="train.py"), tmp_path) is None
+    assert absent(script(target="pkg.train", module=True), tmp_path) is None
+    assert absent(script(target="nosuch.py"), tmp_path) == f"trainer.target: there is no file {tmp_path}/nosuch.py"
+    assert "no __main__.py" in str(absent(script(target=str(tmp_path)), tmp_path))
+    assert "trainer.cwd" in str(absent(script(target=f"{tmp_path}/train.py", cwd="/no/such"), tmp_path))
