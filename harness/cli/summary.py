@@ -10,7 +10,10 @@ USAGE = 2
 
 def summary(
     path: Annotated[
-        Path, typer.Argument(help="junit.xml, a session's folder, or the results folder (its latest session)")
+        Path,
+        typer.Argument(
+            help="junit.xml, a session's folder, or the results folder (its latest session)", readable=False
+        ),
     ],
     fail_on: Annotated[
         list[str] | None,

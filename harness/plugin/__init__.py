@@ -3,6 +3,7 @@
 It is loaded in every pytest of its environment and does nothing there until a test uses its fixtures."""
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from harness.plugin.cases import Tuning, entry_of, fail_if_bad, make_plan, parametrize, prepare, tuning, tuning_case
 from harness.plugin.options import Options, add_options, read_options
 from harness.plugin.runner import RUNNER_FACTORY, Runner, Slots
-from harness.plugin.session import STATE, State, create_folder, get_runner, read_plan, write_plan
+from harness.plugin.session import STATE, State, check_results, create_folder, get_runner, read_plan, usable, write_plan
 from harness.plugin.verdicts import TuningFailure, edit_report
 
 __all__ = ["RUNNER_FACTORY", "Options", "Runner", "Slots", "Tuning", "TuningFailure", "tuning", "tuning_case"]
@@ -43,7 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["harness"] = node.config.stash[STATE].options.wire()
+    options = node.config.stash[STATE].options
+    if node.config.getoption("results"):  # asked for, so that even a session without cases may say it is wrong
+        check_results(options)
+    node.workerinput["harness"] = options.wire()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    from harness.plugin.distribution import is_results
+
+    return True if is_results(collection_path, config) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -61,9 +71,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(entry_of(item) is not None for item in session.items):
         state.plan = make_plan(session.items, state.options, get_runner(config))
         if not config.getoption("collectonly"):
-            create_folder(state.options)
-            write_plan(state.plan, state.options.directory)
-            _begin(config)
+            _open_session(config)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -127,6 +135,22 @@ def pytest_runtest_makereport(
     if entry_of(item) is not None:
         edit_report(item, call, report)
     return report
+
+
+def _open_session(config: pytest.Config) -> None:
+    """Make the session's folder and begin.  Raises pytest.UsageError; in a worker, which could say it in tracebacks
+    only, every case says it."""
+    state = config.stash[STATE]
+    assert state.plan is not None
+    try:
+        create_folder(state.options)
+        with usable(state.options):
+            write_plan(state.plan, state.options.directory)
+    except pytest.UsageError as error:
+        if not state.worker:
+            raise
+        state.unusable = str(error)
+    _begin(config)
 
 
 def _begin(config: pytest.Config) -> None:

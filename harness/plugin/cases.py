@@ -153,13 +153,15 @@ def tuning(request: pytest.FixtureRequest, tuning_case: "Case") -> Tuning:
     """Lease what the case needs, run it, and give its record; skips, with the reason, where it cannot run.
 
     Slow: as long as the job takes, and as long as other jobs hold what it needs."""
-    from harness.leases import BusyError
+    from harness.leases import BusyError, LeaseError
 
     item = request.node
     state = request.config.stash[STATE]
     planned = state.planned(item.nodeid)
     assert planned is not None
     assert planned.directory is not None
+    if state.unusable is not None:
+        pytest.fail(state.unusable, pytrace=False)
     if planned.skip is not None:
         note_not_run(item, planned.skip, planned.labels)
         pytest.skip(planned.skip)
@@ -170,6 +172,8 @@ def tuning(request: pytest.FixtureRequest, tuning_case: "Case") -> Tuning:
     except BusyError as error:
         note_not_run(item, str(error), planned.labels)
         pytest.skip(str(error))
+    except LeaseError as error:
+        pytest.fail(str(error), pytrace=False)  # a fault of the set-up: a skip would hide it
     succeeded = record.verdict is not None and record.verdict.kind == "none"
     steps = runner.step_times(record, directory) if succeeded else []
     note_record(item, record, f"{state.options.session}/{planned.directory}/record.json", steps)

@@ -10,7 +10,7 @@ from harness.plugin.crash import CrashReports
 from harness.plugin.interruption import Workers, install_signals, restore_signals
 from harness.plugin.junit import JunitFiles
 from harness.plugin.progress import Progress, interval_s
-from harness.plugin.session import STATE, State, point_latest, write_session
+from harness.plugin.session import SESSION_FILE, STATE, State, point_latest, usable, write_session
 from harness.plugin.terminal import Closing, Results
 from harness.reports.results import count_outcomes
 
@@ -23,6 +23,8 @@ def begin(config: pytest.Config, failed_collections: Sequence[pytest.CollectRepo
     if state.worker:
         return
     results = Results(state)
+    with usable(state.options):
+        session_file = SessionFile(config, state, results)
     junit = JunitFiles(config, state, failed_collections)
     for name, plugin in (
         ("results", results),
@@ -30,14 +32,14 @@ def begin(config: pytest.Config, failed_collections: Sequence[pytest.CollectRepo
         ("workers", Workers(config)),
         ("crash", CrashReports(config, state)),
         ("benchmark", BenchmarkBridge(config, state)),
-        ("closing", Closing(state, results, junit)),
-        ("session-file", SessionFile(config, state, results)),
+        ("closing", Closing(state, results, junit, session_file)),
+        ("session-file", session_file),
     ):
         config.pluginmanager.register(plugin, f"harness-{name}")
     if config.get_verbosity() >= 0 and (interval := interval_s(config)):
         config.pluginmanager.register(Progress(config, state, interval), "harness-progress")
     point_latest(state.options)
-    junit.write()  # a session that is killed in its first case must not leave the junit.xml of the one before
+    junit.begin()  # a session that is killed in its first case must not leave the junit.xml of the one before
 
 
 class SessionFile:
@@ -46,10 +48,14 @@ class SessionFile:
     def __init__(self, config: pytest.Config, state: State, results: Results) -> None:
         self._config, self._state, self._results = config, state, results
         self._started = time.time()
+        self.trouble: str | None = None  # why its end could not be written
         write_session(config, state, started=self._started)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         outcomes = count_outcomes(list(self._results.results.values()))
         more = {"ended": time.time(), "exit_status": int(exitstatus), "outcomes": outcomes}
-        write_session(self._config, self._state, started=self._started, **more)
+        try:
+            write_session(self._config, self._state, started=self._started, **more)
+        except OSError as error:
+            self.trouble = f"{self._state.options.directory / SESSION_FILE}: {error.strerror or error}"

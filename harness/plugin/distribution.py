@@ -1,12 +1,17 @@
-"""How many xdist workers a session of cases gets, and which ways of distributing it would break it."""
+"""How many xdist workers a session of cases gets, and which ways of distributing it would break it.
+
+Also where nothing is to be collected: the results of sessions."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from harness.plugin.runner import Slots
+from harness.plugin.session import STATE
 
+SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 REFUSED = {
     "loadgroup": "it neither counts GPUs nor, on pytest 9.2 with xdist 3.8, keeps a group on one worker "
     "(pytest-xdist issue 1386), so that cases would share GPUs",
@@ -35,6 +40,34 @@ def points_at_cases(arguments: list[str], directory: Path) -> bool:
 def _holds_scenarios(path: Path) -> bool:
     folder = path if path.is_dir() else path.parent
     return any((folder / "scenarios").glob("*.y*ml"))
+
+
+def is_results(path: Path, config: pytest.Config) -> bool:
+    """Whether a path to collect from is the folder of results, or any session: programs leave files there."""
+    is_session = SESSION_ID.fullmatch(path.name) or (path.name == "latest" and _points_at_session(path))
+    if is_session or (path == config.stash[STATE].options.results and _holds_sessions(path)):
+        return not _is_asked_for(path, config)
+    return False
+
+
+def _is_asked_for(folder: Path, config: pytest.Config) -> bool:
+    """Whether the user has pointed pytest at a folder, or at something in it."""
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return any(Path(os.path.abspath(path)).is_relative_to(folder) for path in asked)
+
+
+def _points_at_session(link: Path) -> bool:
+    try:
+        return SESSION_ID.fullmatch(os.path.basename(os.readlink(link))) is not None
+    except OSError:  # no link
+        return False
+
+
+def _holds_sessions(results: Path) -> bool:
+    try:
+        return any(SESSION_ID.fullmatch(name) for name in os.listdir(results))
+    except OSError:  # nothing can be collected from it either
+        return True
 
 
 def _slots(max_gpus: int | None) -> Slots:

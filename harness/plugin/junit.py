@@ -2,19 +2,24 @@
 
 With --junit-xml the user's own file is kept up to date the same way, and copied into the session's folder."""
 
+import errno
 import os
+import stat
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
+from harness.plugin.options import home
 from harness.plugin.session import State
 
 FILE = "junit.xml"
 ENDS = ("failure", "error", "skipped")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SessionXml(LogXML):
@@ -36,14 +41,18 @@ class JunitFiles:
         directory = state.options.directory
         self._asked_for = config.stash.get(xml_key, None)
         self._xml = self._asked_for or _own_log(config, directory / FILE)
-        first = Path(self._xml.logfile) if self._asked_for else config.rootpath / FILE
+        first = Path(self._xml.logfile) if self._asked_for else home(config) / FILE
         self.paths = [directory / FILE, first]
-        self._scratch = directory / f".{FILE}"
         self._next_write = 0.0
         self._launched: set[str] = set()
-        self.trouble: str | None = None  # why the last write failed
+        self._failed: dict[Path, OSError] = {}  # of the last write
         self._describe(config, state)
-        if not self._asked_for:
+        if self._asked_for:
+            # Its hook of the end would write the file once more, and end a session with a full disk by a traceback.
+            config.pluginmanager.unregister(self._xml)
+            self._xml.__class__ = SessionXml
+            config.pluginmanager.register(self._xml)
+        else:
             config.pluginmanager.register(self._xml, "harness-junit-log")
             for report in failed_collections:
                 self._xml.pytest_collectreport(report)
@@ -67,26 +76,43 @@ class JunitFiles:
     def pytest_sessionfinish(self) -> None:
         self.write()
 
+    @property
+    def trouble(self) -> str | None:
+        """Which files the last write could not write, and why."""
+        return "; ".join(f"{path}: {error.strerror or error}" for path, error in self._failed.items()) or None
+
+    def begin(self) -> None:
+        """Write for the first time.  Raises pytest.UsageError for a --junit-xml that can never be written."""
+        self.write()
+        error = self._failed.get(self.paths[1])
+        if self._asked_for and error is not None and error.errno not in FULL:
+            raise pytest.UsageError(f"--junit-xml {self.paths[1]}: {error.strerror or error}")
+
     def write(self) -> None:
-        """Write all files; a full disk is remembered for the end and does not stop the session."""
+        """Write each file; what fails is remembered for the end, and stops neither the others nor the session."""
         start = time.monotonic()
+        self._failed = {}
         try:
             document = self._render()
-            for path in self.paths:
-                _replace(path, document)
-            self.trouble = None
         except OSError as error:
-            self.trouble = f"{error.filename or self.paths[0]}: {error.strerror}"
+            self._failed = dict.fromkeys(self.paths, error)
+            return
+        for path in self.paths:
+            try:
+                _replace(path, document)
+            except OSError as error:
+                self._failed[path] = error
         self._next_write = time.monotonic() + self.cheap * (time.monotonic() - start)
 
     def _render(self) -> bytes:
-        final, self._xml.logfile = self._xml.logfile, str(self._scratch)
-        try:
-            LogXML.pytest_sessionfinish(self._xml)  # builds the document anew and changes nothing
-            tree = ET.parse(self._scratch)
-        finally:
-            self._xml.logfile = final
-            self._scratch.unlink(missing_ok=True)
+        final = self._xml.logfile
+        with open(os.memfd_create(FILE, os.MFD_CLOEXEC), "rb") as memory:  # LogXML wants a path; disks may be full
+            self._xml.logfile = f"/proc/self/fd/{memory.fileno()}"
+            try:
+                LogXML.pytest_sessionfinish(self._xml)  # builds the document anew and changes nothing
+            finally:
+                self._xml.logfile = final
+            tree = ET.parse(memory)
         for suite in tree.iter("testsuite"):
             for case in superfluous(suite.findall("testcase")):
                 suite.remove(case)
@@ -135,7 +161,33 @@ def _set_by_user(config: pytest.Config) -> set[str]:
 
 
 def _replace(path: Path, document: bytes) -> None:
+    """Write a file whole or not at all.  Raises OSError; leaves no scratch file, replaces no device or pipe."""
+    if path == Path(os.devnull):
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(document)
-    os.replace(scratch, path)
+    try:
+        scratch.write_bytes(document)
+        os.replace(scratch, path)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink()
+        if error.errno not in FULL:
+            raise
+        _overwrite(path, document)
+
+
+def _overwrite(path: Path, document: bytes) -> None:
+    """Where there is no room for two versions: make room for one first, so that without any the old one stays."""
+    with open(path, "r+b", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            os.posix_fallocate(file.fileno(), 0, len(document))
+        except OSError:
+            file.truncate(size)
+            raise
+        file.write(document)
+        file.truncate(len(document))

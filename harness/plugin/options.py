@@ -39,7 +39,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--results",
         metavar="DIR",
-        help="Folder for the sessions' results (default: results/ in the root directory).",
+        help="Folder for the sessions' results (default: results/ in the root directory, or in the current one where "
+        "no configuration file fixes the root).",
     )
     group.addoption(
         "--label",
@@ -73,7 +74,7 @@ def add_options(parser: pytest.Parser) -> None:
 def read_options(config: pytest.Config) -> Options:
     """Raises pytest.UsageError for a labels file or a label that cannot be used."""
     results = config.getoption("results")
-    folder = config.invocation_params.dir / results if results else config.rootpath / "results"
+    folder = config.invocation_params.dir / results if results else home(config) / "results"
     return Options(
         session=new_session_id(),
         results=Path(os.path.abspath(folder)),
@@ -81,6 +82,14 @@ def read_options(config: pytest.Config) -> Options:
         gpus=config.getoption("gpus"),
         time_limit_s=config.getoption("time_limit"),
     )
+
+
+def home(config: pytest.Config) -> Path:
+    """The folder for what nobody has given a place: pytest's root directory, where something fixes it.
+
+    Without, pytest guesses it from all its arguments, the values of `--results DIR` and the like included."""
+    fixed = config.inipath is not None or config.getoption("rootdir", None) is not None
+    return config.rootpath if fixed else config.invocation_params.dir
 
 
 def new_session_id() -> str:

@@ -3,23 +3,26 @@
 The terminal reporter's lines are captured with the case when there are no workers, so these go to the real stdout."""
 
 import json
+import math
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.journal import read_events
+from harness.journal import open_regular, read_events
 from harness.plugin.session import PlannedCase, State
 from harness.probe.layout import JobPaths, attempt, attempts
 from harness.reports.properties import printable
 from harness.reports.tables import format_step
 from harness.units import format_seconds
 
+PATIENCE_S = 2.0  # a thread that hangs on a dead file system must not keep the session
 AT_MOST = 256 * 1024  # bytes read of a journal at once: a line tells the newest, not everything
 
 
@@ -66,7 +69,7 @@ class Follower:
         if job != self.job:
             self.job, self.offset, self.seen = job, 0, {}
         try:
-            with JobPaths(job).events(0).open("rb") as file:
+            with open_regular(JobPaths(job).events(0)) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self.offset, size - AT_MOST))
                 text = file.read(AT_MOST)
@@ -90,7 +93,7 @@ def note(seen: dict[str, Any], line: bytes) -> None:
     try:
         event = json.loads(line)
         name = event["e"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return
     if name == "phase":
         seen["phase"] = event.get("name")
@@ -106,11 +109,17 @@ def describe(seen: dict[str, Any]) -> str:
     if isinstance(seen.get("step"), int):
         total = seen.get("max_steps")
         parts.append(f"step {seen['step']}{f' of {total}' if isinstance(total, int) else ''}")
-    if isinstance(seen.get("seconds"), int | float):
-        parts.append(f"{format_step(seen['seconds'])} a step")
-    if isinstance(seen.get("loss"), int | float):
-        parts.append(f"loss {seen['loss']:.4g}")
-    return ", ".join(parts)
+    if (seconds := _number(seen.get("seconds"))) is not None:
+        parts.append(f"{format_step(seconds)} a step")
+    if (loss := _number(seen.get("loss"))) is not None:
+        parts.append(f"loss {loss:.4g}")
+    return printable(", ".join(parts))
+
+
+def _number(value: object) -> float | None:
+    """A journal's number; None for what is none, or infinite."""
+    number = float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) else math.nan
+    return number if math.isfinite(number) else None
 
 
 class Progress:
@@ -147,15 +156,18 @@ class Progress:
     def _print(self) -> None:
         while not self._stop.wait(self._interval):
             lines = [follower.line() for follower in list(self._running.values())]
-            if lines:
+            if not lines:
+                continue
+            with suppress(OSError):  # nobody reads any more
                 # A newline first: the cursor may stand behind pytest's dots.
                 os.write(self._fd, ("\n" + "\n".join(lines) + "\n").encode(errors="replace"))
 
     def _close(self) -> None:
         self._stop.set()
         if self._thread.ident:
-            self._thread.join()
-        os.close(self._fd)
+            self._thread.join(PATIENCE_S)
+        if not self._thread.is_alive():  # else the number might become another file's, and be written to
+            os.close(self._fd)
 
 
 def waits_for(planned: PlannedCase) -> str:

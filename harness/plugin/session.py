@@ -3,13 +3,14 @@
 The worker that collects writes the plan into the session's folder; xdist's controller, which sees node ids only, reads
 it there."""
 
+import errno
 import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class State:
     plan: Plan | None = None
     runner: Runner | None = None
     worker: bool = False
+    unusable: str | None = None  # why no case of this process can run
     signals: dict[int, Any] = field(default_factory=dict)  # handlers that stood before ours
 
     def planned(self, nodeid: str) -> PlannedCase | None:
@@ -96,10 +98,36 @@ def case_directories(cases: Sequence[tuple[str, str]]) -> dict[str, str]:
     return names
 
 
+@contextmanager
+def usable(options: Options) -> Iterator[None]:
+    """What cannot be made or written within is pytest.UsageError: a wrong --results, said before any case runs."""
+    try:
+        yield
+    except OSError as error:
+        reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or error
+        raise pytest.UsageError(f"--results {options.results}: {reason}") from error
+
+
+def check_results(options: Options) -> None:
+    """Raises pytest.UsageError where a session's folder could not be made; makes nothing."""
+    with usable(options):
+        folder = options.results
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        if not folder.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code), str(folder))
+
+
 def create_folder(options: Options) -> None:
-    """Make the session's folder, readable by its owner only: logs may hold what a program printed."""
-    options.results.mkdir(parents=True, exist_ok=True)
-    options.directory.mkdir(mode=0o700, exist_ok=True)
+    """Make the session's folder, readable by its owner only: logs may hold what a program printed.
+
+    Raises pytest.UsageError where that cannot be."""
+    with usable(options):
+        options.results.mkdir(parents=True, exist_ok=True)
+        options.directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_plan(plan: Plan, directory: Path) -> None:
@@ -112,7 +140,7 @@ def read_plan(directory: Path) -> Plan | None:
     """The plan a worker left; None where no case was collected."""
     try:
         return Plan.from_json(json.loads((directory / PLAN_FILE).read_bytes()))
-    except FileNotFoundError:
+    except OSError:  # mostly: there is none
         return None
 
 

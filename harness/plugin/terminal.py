@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 import pytest
 
 from harness.plugin.junit import JunitFiles
 from harness.plugin.session import Plan, PlannedCase, State
-from harness.reports.results import CaseResult, Outcome, measured_any
+from harness.reports.results import CaseResult, Outcome, judged, measured_any
 from harness.reports.tables import one_line, result_table
 
 SHOWN_PER_REASON = 3
@@ -74,8 +75,8 @@ class Results:
             self._messages[report.nodeid] = _message(report)
         if report.when == "teardown":
             properties = {str(name): str(value) for name, value in report.user_properties}
-            outcome = self._outcomes.get(report.nodeid, "error")
-            message = self._messages.get(report.nodeid, "")
+            outcome, message = self._outcomes.get(report.nodeid), self._messages.get(report.nodeid, "")
+            outcome = judged(outcome or "error", properties.get("verdict", ""))
             self.results[report.nodeid] = CaseResult(_name(report.nodeid), outcome, properties, message)
 
 
@@ -98,11 +99,20 @@ def _name(nodeid: str) -> str:
     return nodeid.partition("::")[2] or nodeid
 
 
+class Written(Protocol):
+    """A file of the session."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it could not be written."""
+        ...
+
+
 class Closing:
     """Prints the table by verdict and where the results are."""
 
-    def __init__(self, state: State, results: Results, junit: JunitFiles) -> None:
-        self._state, self._results, self._junit = state, results, junit
+    def __init__(self, state: State, results: Results, junit: JunitFiles, session_file: Written) -> None:
+        self._state, self._results, self._junit, self._session_file = state, results, junit, session_file
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -121,5 +131,6 @@ class Closing:
             terminalreporter.write_line(text, red=True, bold=True)
         terminalreporter.write_line(f"results: {self._state.options.directory}")
         terminalreporter.write_line(f"junit:   {', '.join(str(path) for path in self._junit.paths)}")
-        if self._junit.trouble:
-            terminalreporter.write_line(f"junit.xml could not be written: {self._junit.trouble}", red=True, bold=True)
+        for written in (self._junit, self._session_file):
+            if written.trouble:
+                terminalreporter.write_line(f"could not be written: {written.trouble}", red=True, bold=True)

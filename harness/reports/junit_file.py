@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from harness.reports.results import CaseResult, Outcome
+from harness.reports.results import CaseResult, Outcome, judged
 
 MAX_BYTES = 64 * 2**20
 SEVERITY: tuple[Outcome, ...] = ("skipped", "passed", "xfailed", "error", "failed")
@@ -82,28 +83,22 @@ def _parse(document: bytes) -> tuple[Element, str | None]:
         cut_off = f"line {error.lineno}: {expat.ErrorString(error.code)}"
     if cut_off and (not open_tags or open_tags[0] not in ("testsuites", "testsuite")):
         raise ValueError(f"no XML: {cut_off}")
-    cut_case = "testcase" in open_tags
-    for tag in reversed(open_tags):
-        done.append(builder.end(tag))
+    cut = [builder.end(tag) for tag in reversed(open_tags)]  # from the inside outwards
     root = builder.close()
-    if cut_case:
-        _drop_last_case(root)
+    for inner, outer in pairwise(cut):
+        if inner.tag == "testcase":  # what is missing of it may be its failure
+            outer.remove(inner)
     return root, cut_off
-
-
-def _drop_last_case(root: Element) -> None:
-    """Forget the case in whose middle the text ends: what is missing may be its failure."""
-    suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
-    suites[-1].remove(suites[-1].findall("testcase")[-1])
 
 
 def _result(element: Element) -> CaseResult:
     outcome, message = _outcome(element)
+    properties = _properties(element)
     return CaseResult(
         name=element.get("name", ""),
         where=element.get("classname", ""),
-        outcome=outcome,
-        properties=_properties(element),
+        outcome=judged(outcome, properties.get("verdict", "")),
+        properties=properties,
         message=message,
     )
 

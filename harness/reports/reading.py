@@ -4,6 +4,7 @@ In a session's folder nothing is lost: what junit.xml does not have is read from
 neither is a case that did not finish."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,16 @@ class Reading:
 
 
 def read_results(path: Path) -> Reading:
-    """Raises ReportError for a path that holds no results."""
-    if not path.is_dir():
-        return Reading(path, _of_file(read_junit(path)))
-    folder = _session_folder(path)
-    return Reading(folder, tuple(_of_folder(folder)))
+    """Raises ReportError for a path that holds no results, or none that can be read."""
+    try:
+        if not path.is_dir():
+            return Reading(path, _of_file(read_junit(path)))
+        folder = _session_folder(path)
+        return Reading(folder, tuple(_of_folder(folder)))
+    except OSError as error:
+        raise ReportError(f"{error.filename or path}: {error.strerror or error}") from error
+    except (ValueError, RuntimeError) as error:  # a null byte in a path, links in a circle
+        raise ReportError(f"{path}: {error}") from error
 
 
 def _session_folder(path: Path) -> Path:
@@ -42,7 +48,7 @@ def _session_folder(path: Path) -> Path:
 def _of_file(report: JunitFile) -> tuple[CaseResult, ...]:
     known = sum("verdict" in result.properties for result in report.results)
     expected = report.properties.get("harness_cases", "")
-    lost = int(expected) - known if expected.isascii() and expected.isdigit() else 0
+    lost = int(expected) - known if re.fullmatch("[0-9]{1,9}", expected) else 0
     results = list(report.results)
     if lost > 0:
         results.append(CaseResult(f"{lost} more", "unfinished", {}, NO_END))
@@ -64,7 +70,7 @@ def _planned(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads((folder / "cases.json").read_bytes())
         return {str(nodeid): dict(planned) for nodeid, planned in document["cases"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReportError(f"{folder / 'cases.json'}: no plan of a session: {error}") from error
 
 
@@ -80,16 +86,19 @@ def _is_case(result: CaseResult, nodeid: str) -> bool:
 def _unreported(folder: Path, nodeid: str, planned: dict[str, Any]) -> CaseResult:
     name = nodeid.rpartition("::")[2] if "[" not in nodeid else nodeid.partition("::")[2]
     outcome, properties = _of_record(folder, str(planned.get("directory")))
-    properties = properties or [("verdict", NOT_RUN), ("verdict_reason", NO_END), ("case", str(planned["case_id"]))]
+    properties = properties or [("verdict", NOT_RUN), ("verdict_reason", NO_END), ("case", str(planned.get("case_id")))]
     return CaseResult(name, outcome, dict(properties))
 
 
 def _of_record(folder: Path, directory: str) -> tuple[Outcome, list[Property]]:
     from harness.record import read_record
 
+    path = folder / directory / "record.json"
     try:
-        record = read_record(folder / directory / "record.json")
-    except (OSError, ValueError):
+        if not path.is_file():  # it may be a pipe, and nobody at its other end
+            return "unfinished", []
+        record = read_record(path)
+    except (OSError, ValueError, RecursionError):
         return "unfinished", []
     properties = of_record(record, f"{folder.name}/{directory}/record.json")
     if record.state == "running" or record.verdict is None:

@@ -13,6 +13,11 @@ XFAIL_KINDS = frozenset({"gpu_oom", "nccl"})  # the limits of a machine: a progr
 PARAMETERS = re.compile(r"\[(?P<id>.*)\]$", re.DOTALL)
 
 
+def judged(outcome: Outcome, verdict: str) -> Outcome:
+    """A case that pytest passed although its job ended badly, because its test did not look, has failed."""
+    return "failed" if outcome == "passed" and verdict not in ("", "none", NOT_RUN) else outcome
+
+
 @dataclass(frozen=True)
 class CaseResult:
     """One case: how it counts for pytest, and what JUnit's properties say of it."""

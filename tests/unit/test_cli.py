@@ -102,3 +102,11 @@ def test_the_example_workflow_uses_what_there_is() -> None:
     assert words[:2] == ["harness", "summary"]
     assert run(*words[1:2], "absent.xml", *words[3:]).exit_code == 2  # absent, and not: no such option
     assert "absent.xml: No such file" in run(*words[1:2], "absent.xml", *words[3:]).stderr
+
+
+def test_summary_of_a_hostile_plan_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cases.json").write_text("[" * 200_000)
+    result = run("summary", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "no plan of a session" in result.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.leases import LeaseError
 from harness.plugin import RUNNER_FACTORY, Options, Slots
 from harness.record import Attempt, Kind, Lease, Measurements, Record, Verdict, write_record
 
@@ -43,6 +44,8 @@ class FakeRunner:
     def _act(self, tag: str, events: Path) -> None:
         if tag == "dies":
             os._exit(9)
+        if tag == "lockless":
+            raise LeaseError("/locks: no folder; set HARNESS_LOCK_DIR")
         if tag == "breaks":
             raise RuntimeError("the runner itself is broken")
         if tag == "slow":

@@ -5,6 +5,8 @@ import json
 import pytest
 from junitparser import JUnitXml, TestCase
 
+from harness.reports.reading import read_results
+from harness.reports.summary import exit_code
 from tests.unit.plugin.conftest import Bench
 
 OOM = "gpu_oom: rank 1 asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 3, backward"
@@ -166,3 +168,23 @@ def test_session_json_says_who_asked_for_what(bench: Bench, workers: str) -> Non
     assert session["outcomes"] == {"passed": 1, "skipped": 1}
     assert session["exit_status"] == 0
     assert "hf_abcdefghijklmnopqrstuvwxyz0123456789" not in (bench.session / "session.json").read_text()
+
+
+def test_locks_that_cannot_be_used_are_said_without_a_traceback(bench: Bench) -> None:
+    bench.scenario("case", "lockless")
+    result = bench.run()
+    result.assert_outcomes(errors=1)
+    assert bench.junit().properties("case-1proc")["verdict_reason"].endswith("/locks: no folder; set HARNESS_LOCK_DIR")
+    result.stdout.no_fnmatch_line("*fake_runner*")
+    result.stdout.no_fnmatch_line("Traceback*")
+
+
+@pytest.mark.parametrize("how", ["forgetful", "setup-only"])
+def test_a_test_that_does_not_look_is_shown_as_failed(bench: Bench, how: str) -> None:
+    bench.scenario("bad", "user_error")
+    if how == "forgetful":
+        (bench.folder / "test_finetune.py").write_text("def test_finetune(tuning):\n    pass\n")
+    bench.run(*(["--setup-only"] if how == "setup-only" else []))
+    (result,) = read_results(bench.path / "results").results
+    assert (result.outcome, result.verdict) == ("failed", "user_error")
+    assert exit_code([result]) == 1

@@ -1,6 +1,7 @@
 """The lines of a running case."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,10 @@ def test_a_follower_skips_to_the_end_of_a_long_journal(tmp_path: Path) -> None:
     assert Follower("case", tmp_path, "").line().endswith("step 8999")
 
 
-@pytest.mark.parametrize("line", [b"", b"[1]", b"nonsense", b'{"e": 3}', b'"text"', b'{"x": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"[1]", b"nonsense", b'{"e": 3}', b'"text"', b'{"x": 1}', b"\xff", pytest.param(b"[" * 200_000, id="deep")],
+)
 def test_lines_that_are_no_events_are_passed_over(line: bytes) -> None:
     seen: dict[str, object] = {}
     note(seen, line)
@@ -63,3 +67,16 @@ def test_lines_that_are_no_events_are_passed_over(line: bytes) -> None:
 
 def test_a_loss_that_is_no_number_is_left_out() -> None:
     assert describe({"step": 3, "loss": "NaN", "seconds": None}) == "starting, step 3"
+
+
+def test_a_pipe_in_place_of_a_journal_does_not_block(tmp_path: Path) -> None:
+    events = tmp_path / "attempt-1" / "rank-0" / "events.jsonl"
+    events.parent.mkdir(parents=True)
+    os.mkfifo(events)
+    os.mkfifo(tmp_path.parent / "leases.jsonl")
+    assert Follower("case", tmp_path, "").line().endswith(": starting")
+    assert Follower("case", tmp_path / "none", "waits").line().endswith(": waits")
+
+
+def test_numbers_that_no_float_holds_are_left_out() -> None:
+    assert describe({"seconds": 10**400, "loss": float("inf")}) == "starting"

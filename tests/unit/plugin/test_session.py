@@ -1,11 +1,14 @@
 """The folder of a session, its options and labels, and what is chosen before any case runs."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.plugin.distribution import points_at_cases
-from harness.plugin.session import case_directories
+from harness.plugin.options import Options
+from harness.plugin.session import case_directories, check_results
 from tests.unit.plugin.conftest import Bench
 
 
@@ -195,3 +198,68 @@ def test_secrets_in_labels_are_not_written(bench: Bench) -> None:
     written = [path for path in bench.path.rglob("*") if path.is_file() and path.suffix in (".json", ".xml")]
     assert written
     assert not [path for path in written if secret in path.read_text()]
+
+
+@pytest.mark.parametrize("what", ["file", "below-file", "dangling", "device"])
+def test_results_that_cannot_be_made_are_a_usage_error(bench: Bench, workers: str, what: str) -> None:
+    bench.scenario("good")
+    (bench.path / "file").touch()
+    (bench.path / "dangling").symlink_to("nowhere")
+    place = {"device": "/dev/null", "below-file": "file/deep"}.get(what, what)
+    result = bench.run(workers, "--results", place)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"--results {bench.path / place}: " in result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    assert not (bench.path / "nowhere").exists()
+
+
+@pytest.mark.slow
+def test_workers_without_a_folder_say_it_in_every_case(bench: Bench) -> None:
+    bench.scenario("good")
+    (bench.path / "results").touch()
+    result = bench.run("-n2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"--results {bench.path / 'results'}: it is no folder" in result.stdout.str()
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+
+
+def test_a_read_only_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    options = Options(session="s", results=tmp_path / "a" / "b", labels={}, gpus=None, time_limit_s=None)
+    with pytest.raises(pytest.UsageError, match=r"a/b: (Permission denied|Read-only file system)"):
+        check_results(options)
+
+
+def test_without_configuration_a_value_of_an_option_moves_nothing(bench: Bench, tmp_path_factory: Any) -> None:
+    (bench.path / "pyproject.toml").unlink()
+    bench.scenario("good")
+    away = tmp_path_factory.mktemp("away")
+    bench.run("--results", str(away)).assert_outcomes(passed=1)
+    assert bench.junit().verdict("good-1proc") == "none"
+    assert not (away.parent / "junit.xml").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--results", "kept"]])
+def test_results_are_never_collected(bench: Bench, arguments: list[str]) -> None:
+    bench.scenario("good")
+    bench.run(*arguments)
+    folder = bench.path / (arguments or ["", "results"])[1]
+    for path in (folder / "test_mine.py", next(folder.glob("2*")) / "test_left.py"):
+        path.write_text("raise SystemExit\n")
+    result = bench.pytester.runpytest_subprocess(".", "-n0", "-p", "no:cacheprovider", *arguments, timeout=60)
+    result.assert_outcomes(passed=1)
+
+
+def test_a_folder_named_results_that_is_somebodys_is_collected(bench: Bench) -> None:
+    bench.scenario("good")
+    (bench.path / "results").mkdir()
+    (bench.path / "results" / "test_mine.py").write_text("def test_mine():\n    pass\n")
+    bench.pytester.runpytest_subprocess(".", "-n0", "-p", "no:cacheprovider", timeout=60).assert_outcomes(passed=2)
+
+
+def test_sessions_of_other_invocations_are_not_collected(bench: Bench) -> None:
+    bench.scenario("good")
+    bench.run()
+    (bench.session / "test_left.py").write_text("raise SystemExit\n")
+    arguments = [".", "-n0", "-p", "no:cacheprovider", "--results=elsewhere"]
+    bench.pytester.runpytest_subprocess(*arguments, timeout=60).assert_outcomes(passed=1)

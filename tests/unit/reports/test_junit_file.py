@@ -92,3 +92,16 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="No such file"):
         read_junit(tmp_path / "junit.xml")
+
+
+@pytest.mark.parametrize("verdict, outcome", [("user_error", "failed"), ("none", "passed"), ("not_run", "passed")])
+def test_a_bad_verdict_without_failure_is_a_failure(verdict: str, outcome: str) -> None:
+    row = f'<properties><property name="verdict" value="{verdict}"/></properties>'
+    assert outcomes(f'<testsuite><testcase name="a">{row}</testcase></testsuite>'.encode()) == {"a": outcome}
+
+
+@pytest.mark.parametrize("opened", [b"<testsuites>", b"<testsuite><a>", b"<testsuite><testcase name='b'>"])
+def test_a_cut_case_in_an_odd_place_is_dropped(opened: bytes) -> None:
+    report = parse_junit(opened + b"<testcase name='a'>")
+    assert report.cut_off is not None
+    assert report.results == ()

@@ -1,6 +1,7 @@
 """What became of the cases of a session's folder, also when the session was cut off."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def test_a_junit_alone_knows_how_many_are_missing(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"cases": 3}', '{"cases": {"a": 3}}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"cases": 3}', '{"cases": {"a": 3}}', pytest.param("[" * 200_000, id="deep")]
+)
 def test_a_plan_that_is_none(tmp_path: Path, content: str) -> None:
     folder = make_session(tmp_path, ["a"], [])
     (folder / "cases.json").write_text(content)
@@ -97,4 +100,26 @@ def test_a_plan_that_is_none(tmp_path: Path, content: str) -> None:
 
 def test_a_folder_that_is_no_session(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="neither a session's folder"):
+        read_results(tmp_path)
+
+
+def test_hostile_values_are_no_crash(tmp_path: Path) -> None:
+    folder = make_session(tmp_path, ["pipe", "null\0"], [])
+    (folder / "pipe").mkdir()
+    os.mkfifo(folder / "pipe" / "record.json")
+    plan = json.loads((folder / "cases.json").read_text())
+    (folder / "cases.json").write_text(json.dumps(plan | {"cases": plan["cases"] | {"x": {}}}))
+    assert {outcome for outcome, _ in outcomes(folder).values()} == {"unfinished"}
+    (folder / "junit.xml").write_text(
+        f'<testsuite><properties><property name="harness_cases" value="{"9" * 5000}"/></properties></testsuite>'
+    )
+    assert read_results(folder / "junit.xml").results == ()
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(Path, "stat", refuse)  # root may read everything
+    with pytest.raises(ReportError, match=f"{tmp_path}: Permission denied"):
         read_results(tmp_path)
