@@ -20,6 +20,8 @@ class Options:
     labels: Mapping[str, str]  # --labels-file and --label, the latter wins
     gpus: int | None  # use at most so many; None: all
     time_limit_s: float | None  # of every case; the smaller of this and its scenario's counts
+    aim_repo: str | None = None  # absolute folder, or an aim:// URL; None: nothing is forwarded
+    aim_python: str | None = None  # None: the harness's own interpreter
 
     @property
     def directory(self) -> Path:
@@ -63,6 +65,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="End every job after this time (seconds, or such as 90m, 1h30m), also where its scenario allows more.",
     )
+    group.addoption(
+        "--aim-repo", metavar="REPO", help="Bring every job's series and labels into this Aim repo as well."
+    )
+    group.addoption(
+        "--aim-python", metavar="PYTHON", help="Interpreter that has Aim installed (default: the one pytest runs on)."
+    )
     parser.addini(
         "harness_progress_interval",
         "Seconds between two progress lines of a running case; 0: none (default: 5 on a terminal, else 60)",
@@ -72,7 +80,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Raises pytest.UsageError for a labels file or a label that cannot be used."""
+    """Raises pytest.UsageError for an option, a labels file or a label that cannot be used."""
     results = config.getoption("results")
     folder = config.invocation_params.dir / results if results else home(config) / "results"
     return Options(
@@ -81,7 +89,18 @@ def read_options(config: pytest.Config) -> Options:
         labels=_labels(config),
         gpus=config.getoption("gpus"),
         time_limit_s=config.getoption("time_limit"),
+        aim_repo=_aim_repo(config),
+        aim_python=config.getoption("aim_python"),
     )
+
+
+def _aim_repo(config: pytest.Config) -> str | None:
+    repo: str | None = config.getoption("aim_repo")
+    if repo is None and config.getoption("aim_python") is not None:
+        raise pytest.UsageError("--aim-python needs --aim-repo")
+    if repo is None or "://" in repo:
+        return repo
+    return os.path.abspath(config.invocation_params.dir / os.path.expanduser(repo))
 
 
 def home(config: pytest.Config) -> Path:

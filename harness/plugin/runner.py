@@ -1,6 +1,7 @@
 """The seam between pytest and what runs a case: the plugin asks a `Runner`; a conftest may put its own in its place."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class AttemptRunner:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         from harness import attempt
+        from harness.forward.start import Aim
         from harness.leases import lock_dir
 
         self._attempt = attempt
@@ -68,6 +70,7 @@ class AttemptRunner:
             lock_dir=lock_dir(os.environ),
             labels=options.labels,
             time_limit_s=options.time_limit_s,
+            aim=Aim(options.aim_repo, options.aim_python or sys.executable) if options.aim_repo else None,
         )
         self._machine = attempt.Machine.read(os.environ, options.gpus)
 

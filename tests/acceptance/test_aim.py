@@ -4,10 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.record import read_record
+from tests.acceptance.conftest import Bench
 
 TARGET = Path(__file__).parent / "targets" / "train.py"
 QUERY = """
@@ -22,6 +26,8 @@ for item in repo.query_runs(sys.argv[2], report_mode=QueryReportMode.DISABLED).i
     found.append({"name": run.name, "experiment": run.experiment, "benchmark": run["benchmark"], "series": series})
 print(json.dumps(found))
 """
+
+SCENARIO = "{name: plain, processes: 1, trainer: {kind: script, target: ../train.py, args: [success]}}"
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,12 +50,37 @@ def test_a_run_is_found_by_its_label(tmp_path: Path, mode: str, code: int, verdi
     assert done.returncode == code, done.stderr
     record: dict[str, Any] = json.loads((tmp_path / "job" / "record.json").read_text())
     assert (record["aim"]["state"], record["aim"]["reason"]) == ("complete", None)
-    query = f"run.benchmark['labels']['team'] == 'search-{mode}'"
-    asked = [sys.executable, "-W", "ignore", "-c", QUERY, str(tmp_path / "aim"), query]
-    found = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    found = query(tmp_path / "aim", f"run.benchmark['labels']['team'] == 'search-{mode}'")
     assert len(found) == 1
     (run,) = found
     assert run["benchmark"]["verdict"] == verdict
     assert run["name"] == record["case_id"]
     assert run["experiment"] == record["labels"]["experiment"]
     assert run["series"]["loss"] == steps
+
+
+def query(repo: Path, expression: str) -> list[dict[str, Any]]:
+    asked = [sys.executable, "-W", "ignore", "-c", QUERY, str(repo), expression]
+    found: list[dict[str, Any]] = json.loads(
+        subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
+    return found
+
+
+def test_a_case_of_pytest_is_found_too(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench(SCENARIO)
+    done = bench.run("--aim-repo", "runs", "--label", "team=search")
+    assert done.returncode == 0, done.stdout
+    (run,) = query(bench.root / "runs", "run.benchmark['labels']['team'] == 'search'")
+    assert run["name"] == "plain-1proc"
+    assert run["benchmark"]["verdict"] == "none"
+
+
+def test_an_interpreter_without_aim_costs_no_verdict(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench(SCENARIO)
+    done = bench.run("--aim-repo", "runs", "--aim-python", "/no/such/python")
+    assert done.returncode == 0, done.stdout
+    told = read_record(bench.session / "plain-1proc" / "record.json").aim
+    assert told is not None
+    assert told["state"] == "failed"
+    assert "/no/such/python" in told["reason"]
