@@ -77,6 +77,7 @@ def test_workers_share_the_gpus(make_bench: Callable[[str], Bench], fake_nvml: F
     bench = make_bench(SCENARIOS)
     output = finish(start(bench, environ_of(fake_nvml), "-n", "auto"))
     assert "4 GPUs" in output
+    assert "4 workers" in output
     events = lease_events(bench.session)
     assert most_at_once(events) == 4
     assert len([event for event in events if event["e"] == "acquired"]) == 7

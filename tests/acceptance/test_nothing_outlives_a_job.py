@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,10 +18,9 @@ pytestmark = pytest.mark.slow
 
 SCENARIO = """
 name: stubborn
-processes: 1
+processes: {processes}
 measure: {{steps: none}}
 trainer: {{kind: script, target: ../tree.py, args: ["{token}", "300"]}}
-{more}
 """
 PATIENCE_S = 90.0
 
@@ -29,11 +28,15 @@ PATIENCE_S = 90.0
 class Tree:
     """A started session whose one job has put up its tree of stubborn processes."""
 
-    def __init__(self, bench: Bench, token: str, *arguments: str) -> None:
-        self.bench, self.token = bench, token
+    def __init__(self, bench: Bench, token: str, processes: int, arguments: Sequence[str]) -> None:
+        self.bench, self.token, self.processes = bench, token, processes
         self.pytest = bench.start(*arguments)
-        # the program itself, its child in a session of its own, and the daemon
-        wait_for(lambda: len(self.members()) >= 3, lambda: (bench.root / "output.txt").read_text())
+        # of each rank: the program itself, its child in a session of its own, and the daemon
+        wait_for(lambda: len(self.members()) >= 3 * processes, lambda: (bench.root / "output.txt").read_text())
+
+    @property
+    def case(self) -> str:
+        return f"stubborn-{self.processes}proc"
 
     def members(self) -> list[psutil.Process]:
         """The job's processes: those with the token in the command line, launched by the probe or by the program."""
@@ -45,7 +48,7 @@ class Tree:
 
     @property
     def job(self) -> Path:
-        return self.bench.session / "stubborn-1proc" / "attempt-1"
+        return self.bench.session / self.case / "attempt-1"
 
     @property
     def supervisor(self) -> psutil.Process:
@@ -69,10 +72,10 @@ def wait_for(condition: Callable[[], bool], told: Callable[[], str]) -> None:
 
 @pytest.fixture
 def tree(make_bench: Callable[[str], Bench], request: pytest.FixtureRequest) -> Iterator[Tree]:
-    arguments = getattr(request, "param", ())
+    arguments, processes = getattr(request, "param", ((), 1))
     token = f"tree-{uuid.uuid4()}"
-    bench = make_bench(SCENARIO.format(token=token, more=""))
-    tree = Tree(bench, token, *arguments)
+    bench = make_bench(SCENARIO.format(token=token, processes=processes))
+    tree = Tree(bench, token, processes, arguments)
     yield tree
     for process in tree.members():
         process.kill()
@@ -95,10 +98,9 @@ def test_pytest_is_asked_to_end(tree: Tree, number: signal.Signals) -> None:
 def test_ctrl_c_twice(tree: Tree) -> None:
     tree.pytest.send_signal(signal.SIGINT)
     time.sleep(0.5)
-    began = time.monotonic()
     tree.pytest.send_signal(signal.SIGINT)
     assert tree.finish() == 2
-    assert time.monotonic() - began < 60  # the grace of 10 s was cut short or passed; it never hangs
+    assert (tree.job / "end.json").exists()
 
 
 def test_pytest_is_killed(tree: Tree) -> None:
@@ -109,15 +111,16 @@ def test_pytest_is_killed(tree: Tree) -> None:
     assert read_record(tree.job.parent / "record.json").state == "running"  # a cut-off case leaves one
 
 
+@pytest.mark.parametrize("tree", [((), 1), ((), 2)], indirect=True, ids=["1-rank", "2-ranks"])
 def test_the_supervisor_is_killed(tree: Tree) -> None:
     tree.supervisor.kill()
     assert tree.finish() == 1
-    told = properties(tree.bench.case_elements()["stubborn-1proc"])
+    told = properties(tree.bench.case_elements()[tree.case])
     assert told["verdict"] == "killed"
     assert "supervisor" in told["verdict_reason"]
 
 
-@pytest.mark.parametrize("tree", [("-n", "1")], indirect=True, ids=["n1"])
+@pytest.mark.parametrize("tree", [(("-n", "1"), 1)], indirect=True, ids=["n1"])
 def test_a_worker_is_killed(tree: Tree) -> None:
     worker = tree.supervisor.parent()
     assert worker is not None
@@ -129,10 +132,15 @@ def test_a_worker_is_killed(tree: Tree) -> None:
     assert properties(element)["verdict"] in ("killed", "unknown")
 
 
-@pytest.mark.parametrize("tree", [("--time-limit", "3")], indirect=True, ids=["limit"])
+@pytest.mark.parametrize(
+    "tree",
+    [(("--time-limit", "3"), 1), (("--time-limit", "15"), 2)],
+    indirect=True,
+    ids=["1-rank", "2-ranks"],
+)
 def test_the_time_limit(tree: Tree) -> None:
     assert tree.finish() == 1
-    assert properties(tree.bench.case_elements()["stubborn-1proc"])["verdict"] == "timeout"
+    assert properties(tree.bench.case_elements()[tree.case])["verdict"] == "timeout"
 
 
 def test_a_gpu_or_slot_is_free_again(tree: Tree) -> None:

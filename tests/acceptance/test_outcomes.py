@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,3 +172,6 @@ def test_the_benchmarks_of_both_ways_have_the_same_names(make_bench: Callable[[s
         assert done.returncode == 0, done.stdout
         names.append([e["fullname"] for e in json.loads((bench.root / f"n{workers}.json").read_text())["benchmarks"]])
     assert names[0] == names[1] == ["test_bench.py::test_bench[success-1proc]"]
+    compare = [sys.executable, "-m", "pytest_benchmark", "compare", "n0.json", "n2.json"]
+    table = subprocess.run(compare, cwd=bench.root, capture_output=True, text=True, check=True).stdout
+    assert table.count("test_bench[success-1proc]") == 2
