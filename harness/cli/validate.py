@@ -14,7 +14,8 @@ def validate(
 ) -> None:
     """Print every case that a folder's scenario files expand to, and what it would start; nothing is started.
 
-    A scenario is code: it names the program to run.  Exit codes: 0 all files can be used; 1 one cannot, or there is none; 2 wrong usage.
+    A scenario is code: it names the program to run.  Exit codes: 0 all files can be used; 1 one cannot, or there is
+    none; 2 wrong usage.
     """
     from harness.reports.properties import printable
     from harness.scenario import load_scenarios
