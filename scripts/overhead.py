@@ -89,7 +89,7 @@ def tiny(pairs: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environ = os.environ | {"HF_HUB_OFFLINE": "1", "HARNESS_LOCK_DIR": str(folder / "locks")}
-        environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "benchmarks/", "-k", "tiny"]
         for pair in range(pairs + 1):
             walls = []
