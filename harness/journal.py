@@ -1,31 +1,13 @@
 """Reading journals: one JSON object a line, a torn last line is no error, unknown events pass through."""
 
-import json
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from harness.probe.layout import JobPaths
+from harness.probe.reading import Event, decode_event, open_regular, read_document
 
-Event = dict[str, Any]
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open what a job left, for reading: never through a link, never waiting for the other end of a pipe.
-
-    Raises OSError for anything but a regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+__all__ = ["Event", "RankJournal", "open_regular", "read_document", "read_events", "read_rank", "read_ranks"]
 
 
 def read_events(path: Path) -> Iterator[tuple[int, Event]]:
@@ -36,19 +18,11 @@ def read_events(path: Path) -> Iterator[tuple[int, Event]]:
     try:
         with open_regular(path) as file:
             for number, line in enumerate(file, 1):
-                event = _decode(line)
+                event = decode_event(line)
                 if event is not None:
                     yield number, event
     except OSError:
         return
-
-
-def _decode(line: bytes) -> Event | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("e"), str) else None
 
 
 @dataclass(frozen=True)
@@ -79,13 +53,3 @@ def read_ranks(job: JobPaths) -> list[RankJournal]:
 
 def read_rank(job: JobPaths, rank: int) -> RankJournal:
     return RankJournal(rank, tuple(read_events(job.events(rank))), read_document(job.error(rank)))
-
-
-def read_document(path: Path) -> dict[str, Any] | None:
-    """A file that is one JSON object; None when it is absent, cut or something else."""
-    try:
-        with open_regular(path) as file:
-            document = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None

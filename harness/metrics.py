@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.journal import Event, RankJournal
+from harness.probe.journal import net_seconds
 from harness.record import Measurements, Segment
 
 MINIMUM_CUT = 3  # allocator growth, autotuning and lazy initialisation end within the first steps
@@ -19,17 +20,6 @@ MINIMUM_CUT = 3  # allocator growth, autotuning and lazy initialisation end with
 def first_cut(steps: int) -> int:
     """Steps to leave out at the start: a tenth, at least 3, at most half."""
     return min(max(MINIMUM_CUT, -(-steps // 10)), steps // 2)
-
-
-def net_seconds(step: Event) -> float:
-    """A step's time without logging, saving and evaluating, in seconds; by the GPU's clock where there is one.
-
-    The two clocks are never mixed: on a GPU the host waits, while it logs, for work of the step before.
-    """
-    device = step.get("device_seconds")
-    if isinstance(device, int | float):
-        return float(device)
-    return max(0.0, float(step["seconds"]) - float(step.get("overhead_seconds") or 0.0))
 
 
 def last_segment(rank: RankJournal) -> list[Event]:

@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {*PURE, "probe"},
     "environment": {*PURE, "probe"},
     "leases": {*PURE, "probe", "supervise"},
-    "forward": {"journal", "probe"},
+    "forward": {"probe"},
     "scenario": {"units", "probe"},
     "labels": {"scenario"},
     "exits": {"record"},

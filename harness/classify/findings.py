@@ -6,8 +6,8 @@ from enum import IntEnum
 from typing import Any
 
 from harness.classify.evidence import JobEvidence
-from harness.classify.signatures import Signature, match
 from harness.journal import Event, RankJournal
+from harness.probe.signatures import Signature, match
 from harness.record import Kind
 
 # What ends a rank because somebody asked it to: no reason of its own.
@@ -39,11 +39,11 @@ class Finding:
             return Tier.UNKNOWN
         if self.row.consequence:
             return Tier.CONSEQUENCE
-        return Tier.COLLECTIVE if self.row.kind is Kind.NCCL else Tier.CAUSE
+        return Tier.COLLECTIVE if self.kind is Kind.NCCL else Tier.CAUSE
 
     @property
     def kind(self) -> Kind:
-        return self.row.kind if self.row else Kind.UNKNOWN
+        return Kind(self.row.kind) if self.row else Kind.UNKNOWN
 
 
 def find(evidence: JobEvidence) -> list[Finding]:
@@ -96,11 +96,11 @@ def _finding(rank: RankJournal, error: Event, file: str, line: int | None) -> Fi
     if name == "SystemExit" and not error.get("chain"):
         return None  # an exit code, not a reason
     row = match(name, list(error.get("bases") or []), str(error.get("message", "")))
-    if row is not None and row.kind is not Kind.USER_ERROR:
+    if row is not None and row.kind != Kind.USER_ERROR:
         return Finding(rank.rank, error, file, line, row)
     for link in _links(error, contexts=row is None):
         deeper = match(str(link.get("type")), [], str(link.get("message", "")))
-        if deeper is not None and deeper.kind is not Kind.USER_ERROR:
+        if deeper is not None and deeper.kind != Kind.USER_ERROR:
             return Finding(rank.rank, _as_seen(rank, error, link), file, line, deeper)
     return Finding(rank.rank, error, file, line, row)
 

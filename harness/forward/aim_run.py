@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .series import Point
+from harness.probe.series import Point
 
 OLDEST = (3, 29)
 _INDEX_RETRY_S = 0.25

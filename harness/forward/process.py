@@ -15,15 +15,15 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.journal import read_document
 from harness.probe.layout import JobPaths
+from harness.probe.reading import read_document
 from harness.probe.redact import redact
+from harness.probe.series import Journals
 
 from .aim_run import AimError, AimRepo, AimRun, import_aim, is_remote, quiet, root_of
 from .deadlines import ORPHAN_S, Deadlines
 from .locks import locked
 from .report import Report
-from .series import Journals
 
 REPO = "HARNESS_AIM_REPO"  # not in argv, which every user of the machine can read: an aim:// URL may hold a secret
 PATIENCE = "HARNESS_AIM_TIMEOUT_S"  # seconds; takes the place of job.json's and of ORPHAN_S

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.forward.report import FILE, SCHEMA, write_document
-from harness.journal import read_document
 from harness.probe.layout import JobPaths
+from harness.probe.reading import read_document
 from harness.probe.redact import redact
 
 REPO = "HARNESS_AIM_REPO"

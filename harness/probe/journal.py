@@ -110,6 +110,18 @@ EVENTS: dict[str, dict[str, str]] = {
 }
 
 
+def net_seconds(step: dict[str, Any]) -> float:
+    """A step's time without logging, saving and evaluating, in seconds; by the GPU's clock where there is one.
+
+    Raises KeyError, TypeError or ValueError for an event that has no time.
+    The two clocks are never mixed: on a GPU the host waits, while it logs, for work of the step before.
+    """
+    device = step.get("device_seconds")
+    if isinstance(device, (int, float)):
+        return float(device)
+    return max(0.0, float(step["seconds"]) - float(step.get("overhead_seconds") or 0.0))
+
+
 class Journal:
     """Appends events to one file, from any thread; a failing disk is reported once on stderr, never raised."""
 

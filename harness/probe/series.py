@@ -1,14 +1,14 @@
 """From events to points of series: names, units, steps, times and contexts as Aim is to show them."""
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.journal import Event
-from harness.probe.layout import JobPaths
+from .journal import net_seconds
+from .layout import JobPaths
+from .reading import Event, decode_event, open_regular
 
 BLOCK_BYTES = 1 << 18  # read of one journal in one go: a few thousand values, so that deadlines are looked at between
 REMEMBERED_STEPS = 4096  # steps that wait for their tokens, and tokens that wait for their step
@@ -36,7 +36,7 @@ class Tail:
     def read(self) -> list[Event] | None:
         """The events of the next block; None when there is no whole line beyond the last one read."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 block = file.read(self._block)
         except OSError:
@@ -48,15 +48,7 @@ class Tail:
             self._block *= 2  # a line longer than the block
             return []
         self._offset += whole
-        return [event for line in block[:whole].splitlines() if (event := _decode(line)) is not None]
-
-
-def _decode(line: bytes) -> Event | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("e"), str) else None
+        return [event for line in block[:whole].splitlines() if (event := decode_event(line)) is not None]
 
 
 class Journals:
@@ -137,7 +129,7 @@ class RankSeries(_Series):
         yield from self._made(values | {"step_time_s": seconds}, key[1], _ended(event), self._context(key))
         if key in self._early:
             yield from self._rate(key, self._early.pop(key), seconds, _ended(event))
-        elif seconds is not None:
+        else:
             _remember(self._waiting, key, seconds)
 
     def _tokens(self, event: Event) -> Iterable[Point]:
@@ -182,17 +174,6 @@ class SystemSeries(_Series):
         if before is None or m <= before[0]:
             return None
         return 100 * (cpu_s - before[1]) / (m - before[0])
-
-
-def net_seconds(step: Event) -> float | None:
-    """A step's time as `harness.metrics.net_seconds` defines it; None when the event has none."""
-    device = step.get("device_seconds")
-    if isinstance(device, (int, float)):
-        return float(device)
-    seconds, overhead = step.get("seconds"), step.get("overhead_seconds") or 0.0
-    if not isinstance(seconds, (int, float)) or not isinstance(overhead, (int, float)):
-        return None
-    return max(0.0, float(seconds) - float(overhead))
 
 
 def _ended(step: Event) -> float:

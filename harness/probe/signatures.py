@@ -7,12 +7,10 @@ tried in order.  `consequence` marks errors that tell of another rank's end: a c
 import re
 from dataclasses import dataclass
 
-from harness.record import Kind
-
 
 @dataclass(frozen=True)
 class Signature:
-    kind: Kind
+    kind: str  # harness.record.Kind names them all
     types: frozenset[str]  # qualified names; empty: any type
     pattern: re.Pattern[str] | None
     consequence: bool
@@ -21,7 +19,7 @@ class Signature:
 
 
 def _row(
-    kind: Kind,
+    kind: str,
     versions: str,
     *types: str,
     pattern: str | None = None,
@@ -36,26 +34,26 @@ RUNTIME = ("RuntimeError", "torch.AcceleratorError", "torch.distributed.DistBack
 
 SIGNATURES: tuple[Signature, ...] = (
     # The garbage size of a desynchronised collective, not a need for memory (NVIDIA/nccl issue 1284).
-    _row(Kind.NCCL, "torch 1.x-2.13", pattern=r"Tried to allocate more than 1EB memory"),
+    _row("nccl", "torch 1.x-2.13", pattern=r"Tried to allocate more than 1EB memory"),
     # torch.OutOfMemoryError is a RuntimeError; device allocators of every backend raise it.
-    _row(Kind.GPU_OOM, "torch 2.5+", "torch.OutOfMemoryError", transient=False),
-    _row(Kind.GPU_OOM, "torch 1.13-2.4", "torch.cuda.OutOfMemoryError", "torch._C.OutOfMemoryError", transient=False),
-    _row(Kind.GPU_OOM, "torch 1.x", pattern=r"\b(?:CUDA|HIP|XPU|NPU) out of memory\b", transient=False),
-    _row(Kind.GPU_OOM, "torch 1.12-2.13, Apple", pattern=r"MPS backend out of memory", transient=False),
+    _row("gpu_oom", "torch 2.5+", "torch.OutOfMemoryError", transient=False),
+    _row("gpu_oom", "torch 1.13-2.4", "torch.cuda.OutOfMemoryError", "torch._C.OutOfMemoryError", transient=False),
+    _row("gpu_oom", "torch 1.x", pattern=r"\b(?:CUDA|HIP|XPU|NPU) out of memory\b", transient=False),
+    _row("gpu_oom", "torch 1.12-2.13, Apple", pattern=r"MPS backend out of memory", transient=False),
     # cudaErrorMemoryAllocation outside the caching allocator: RuntimeError, from 2.8 on torch.AcceleratorError.
-    _row(Kind.GPU_OOM, "torch 1.x-2.13", *RUNTIME, pattern=r"CUDA error: out of memory", transient=False),
-    _row(Kind.GPU_OOM, "cuBLAS, cuDNN", *RUNTIME, pattern=r"CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED", transient=False),
-    _row(Kind.GPU_OOM, "NCCL 2.x", *RUNTIME, pattern=r"Cuda failure(?: 2)? 'out of memory'", transient=False),
+    _row("gpu_oom", "torch 1.x-2.13", *RUNTIME, pattern=r"CUDA error: out of memory", transient=False),
+    _row("gpu_oom", "cuBLAS, cuDNN", *RUNTIME, pattern=r"CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED", transient=False),
+    _row("gpu_oom", "NCCL 2.x", *RUNTIME, pattern=r"Cuda failure(?: 2)? 'out of memory'", transient=False),
     _row(
-        Kind.HOST_OOM,
+        "host_oom",
         "torch 2.x",
         "RuntimeError",
         pattern=r"DefaultCPUAllocator: can't allocate memory",
         transient=False,
     ),
-    _row(Kind.HOST_OOM, "CPython", "MemoryError", transient=False),
+    _row("host_oom", "CPython", "MemoryError", transient=False),
     _row(
-        Kind.NCCL,
+        "nccl",
         "NCCL 2.x; gloo of torch 2.x",
         *RUNTIME,
         "torch.distributed.DistNetworkError",
@@ -64,38 +62,36 @@ SIGNATURES: tuple[Signature, ...] = (
         consequence=True,
         transient=True,
     ),
-    _row(Kind.NCCL, "torch 2.0+", "torch.distributed.DistBackendError"),
+    _row("nccl", "torch 2.0+", "torch.distributed.DistBackendError"),
     _row(
-        Kind.NCCL,
+        "nccl",
         "torch 1.x-2.13",
         *RUNTIME,
         pattern=r"NCCL error in:|NCCL Error \d+|ncclUnhandledCudaError|ncclRemoteError",
     ),
     _row(
-        Kind.NCCL,
+        "nccl",
         "gloo of torch 2.x",
         *RUNTIME,
         pattern=r"gloo/transport|Gloo connectFullMesh failed|Timed out waiting \d+ms for (?:recv|send) operation"
         r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks",
     ),
     _row(
-        Kind.RENDEZVOUS,
+        "rendezvous",
         "torch 2.1+",
         "torch.distributed.DistNetworkError",
         "torch.distributed.DistStoreError",
         "torch.distributed.elastic.rendezvous.api.RendezvousError",
     ),
     # After the rows of memory: the text also stands in what NCCL's watchdog says.
-    _row(Kind.CUDA_ERROR, "torch 1.x-2.13", *RUNTIME, pattern=r"CUDA error: |CU(?:BLAS|DNN)_STATUS_"),
-    _row(
-        Kind.DISK_FULL, "Linux: ENOSPC, EDQUOT, EFBIG", "OSError", pattern=r"\[Errno (?:28|122|27)\]", transient=False
-    ),
-    _row(Kind.DISK_FULL, "safetensors, tokenizers (Rust)", pattern=r"\(os error (?:28|122|27)\)", transient=False),
-    _row(Kind.DISK_FULL, "torch 2.x", "RuntimeError", pattern=r"PytorchStreamWriter failed|unexpected pos \d+ vs \d+"),
+    _row("cuda_error", "torch 1.x-2.13", *RUNTIME, pattern=r"CUDA error: |CU(?:BLAS|DNN)_STATUS_"),
+    _row("disk_full", "Linux: ENOSPC, EDQUOT, EFBIG", "OSError", pattern=r"\[Errno (?:28|122|27)\]", transient=False),
+    _row("disk_full", "safetensors, tokenizers (Rust)", pattern=r"\(os error (?:28|122|27)\)", transient=False),
+    _row("disk_full", "torch 2.x", "RuntimeError", pattern=r"PytorchStreamWriter failed|unexpected pos \d+ vs \d+"),
     # A look-up over the network may also be one of the built-in types below; it is not the user's.
-    _row(Kind.NETWORK, "transformers 4.x-5.x", "OSError", pattern=r"[Ww]e couldn't connect to '"),
+    _row("network", "transformers 4.x-5.x", "OSError", pattern=r"[Ww]e couldn't connect to '"),
     _row(
-        Kind.NETWORK,
+        "network",
         "huggingface_hub 0.x-2.x, requests, httpx",
         "huggingface_hub.errors.HfHubHTTPError",
         "huggingface_hub.errors.LocalEntryNotFoundError",
@@ -108,16 +104,16 @@ SIGNATURES: tuple[Signature, ...] = (
         "TimeoutError",
     ),
     _row(
-        Kind.USER_ERROR,
+        "user_error",
         "huggingface_hub 0.x-2.x, transformers 4.x-5.x",
         "huggingface_hub.errors.HFValidationError",
         "huggingface_hub.errors.StrictDataclassError",
         transient=False,
     ),
-    _row(Kind.USER_ERROR, "transformers 4.x-5.x", "OSError", pattern=r"Repo id must be in the form", transient=False),
-    _row(Kind.USER_ERROR, "CPython: python -m, a folder as program", "runpy._Error", transient=False),
+    _row("user_error", "transformers 4.x-5.x", "OSError", pattern=r"Repo id must be in the form", transient=False),
+    _row("user_error", "CPython: python -m, a folder as program", "runpy._Error", transient=False),
     _row(
-        Kind.USER_ERROR,
+        "user_error",
         "CPython 3.10+",
         "TypeError",
         "ValueError",
@@ -136,7 +132,7 @@ SIGNATURES: tuple[Signature, ...] = (
         transient=False,
     ),
     _row(
-        Kind.USER_ERROR,
+        "user_error",
         "torch 1.x-2.13",
         "RuntimeError",
         pattern=r"size mismatch for|shapes cannot be multiplied|mat1 and mat2|index out of range in self"

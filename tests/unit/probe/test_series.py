@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness import metrics
-from harness.forward import series
-from harness.forward.series import Journals, Point, RankSeries, SystemSeries, Tail
 from harness.journal import Event
+from harness.probe import series
 from harness.probe.layout import JobPaths
+from harness.probe.series import Journals, Point, RankSeries, SystemSeries, Tail
 from tests.unit import journals
 from tests.unit.forward.recorded import append, make_job, sample
 
@@ -74,14 +73,6 @@ def test_the_samplers_figures_have_aims_names() -> None:
         "__system__memory_percent": (50.0, 1, {}),
     }
     assert "__system__cpu" not in first
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"device_seconds": 0.3}, {"overhead_seconds": 0.25}, {"overhead_seconds": None}]
-)
-def test_step_times_are_those_of_the_record(fields: dict[str, Any]) -> None:
-    step = journals.step(1, 0.5, **fields)
-    assert series.net_seconds(step) == metrics.net_seconds(step)
 
 
 def test_a_growing_journal(tmp_path: Path) -> None:
