@@ -145,7 +145,7 @@ class Record(Frozen):
     attempts: list[Attempt] = []
     verdict: Verdict | None = None  # None while running
     measurements: Measurements | None = None
-    aim: dict[str, Any] | None = None  # what reached Aim, as the forwarder says; None: it was not asked
+    aim: dict[str, Any] | None = None  # what reached Aim, as the forwarder says; None: nothing was to
     artifacts: dict[str, str] = Field(default_factory=dict)  # name -> path relative to the record's folder
     tail: str = ""  # end of the log of the rank the verdict names, secrets redacted
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.probe import hooks
 from harness.probe.finetune import train
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 
@@ -79,7 +79,7 @@ def measure(steps: int, accumulation: int) -> list[float]:
     """Microseconds of each step."""
     with tempfile.TemporaryDirectory() as folder:
         job = JobPaths(Path(folder))
-        meter = Meter(job, 0, Journal(job.events(0)), set())
+        meter = Meter(job, 0, JournalFile(job.events(0)), set())
         stopwatch = Stopwatch()
         watch(meter, stopwatch)
         hooks.install(meter)

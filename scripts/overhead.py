@@ -5,8 +5,9 @@
 
 The first prints wall time of both commands and the CPU time of the harness itself (pytest, supervisor, sampler: all
 processes of the case but the program, whose own CPU time it reports at its end), each with its spread, and the
-program's median step time both ways.  The second prints the wall time of the command beside that of its four programs
-run bare, one after the other.  Run it on a quiet machine; on a busy one the spread says so.
+program's median step time both ways; nothing goes to Aim.  The second prints wall and CPU time of the command, and of
+the command with --no-aim, beside that of its four programs run bare, one after the other.  Run it on a quiet machine;
+on a busy one the spread says so.
 """
 
 import argparse
@@ -83,8 +84,10 @@ def run(command: list[str], folder: Path) -> Cost:
 
 
 def tiny(pairs: int) -> None:
-    """Compare the whole tiny command with its programs run bare."""
-    bare, cased = [], []
+    """Compare the whole tiny command, with and without Aim, with its programs run bare."""
+    bare: list[tuple[float, float]] = []
+    cased: list[tuple[float, float]] = []
+    aimless: list[tuple[float, float]] = []
     cases = [case for case in load_scenarios(ROOT / "benchmarks" / "scenarios") if case.id.startswith("tiny-")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,28 +95,37 @@ def tiny(pairs: int) -> None:
         environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "benchmarks/", "-k", "tiny"]
         for pair in range(pairs + 1):
-            walls = []
+            programs = []
             for case in cases:
                 assert isinstance(case, Case)
                 job = JobPaths(folder / f"{pair}-{case.id}")
                 job.outputs.mkdir(parents=True)
                 job.job.write_text(json.dumps({"scenario": resolved(case.scenario)}))
                 program = ["-m", "harness.probe.finetune", str(job.root)]
-                walls.append(timed([*launcher(sys.executable, case.scenario.world_size), *program], environ))
-            whole = timed([*command, "--results", str(folder / "results")], environ)
+                programs.append(timed([*launcher(sys.executable, case.scenario.world_size), *program], environ))
+            results = ["--results", str(folder / f"results-{pair}")]
+            whole = timed([*command, *results], environ)
+            without = timed([*command, *results, "--no-aim"], environ)
             if pair:  # the first one only warms the page cache
-                bare.append(sum(walls))
+                bare.append((sum(wall for wall, _ in programs), sum(cpu for _, cpu in programs)))
                 cased.append(whole)
+                aimless.append(without)
     print(f"{pairs} alternating pairs, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-    print(f"four programs bare:       {spread(bare)}")
-    print(f"the tiny command:         {spread(cased)}")
-    print(f"difference:               {spread([b - a for a, b in zip(bare, cased, strict=True)])}")
+    for what, index in (("wall", 0), ("CPU", 1)):
+        base = [each[index] for each in bare]
+        print(f"four programs bare, {what}:    {spread(base)}")
+        for told, costs in (("the tiny command", cased), ("with --no-aim", aimless)):
+            values = [each[index] for each in costs]
+            extra = [b - a for a, b in zip(base, values, strict=True)]
+            print(f"{told}, {what}:    {spread(values)}, difference {spread(extra)}")
 
 
-def timed(command: list[str], environ: dict[str, str]) -> float:
-    began = time.perf_counter()
+def timed(command: list[str], environ: dict[str, str]) -> tuple[float, float]:
+    """(wall, CPU) seconds of a command and all that it has waited for."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def spread(values: list[float], unit: str = "s", scale: float = 1.0) -> str:
@@ -139,7 +151,7 @@ def main() -> None:
         (folder / "test_case.py").write_text("def test_case(tuning):\n    tuning.check()\n")
         (folder / "pytest.ini").write_text("[pytest]\n")
         program = [sys.executable, "target.py", "told.json", str(asked.steps)]
-        case = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_case.py"]
+        case = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-aim", "test_case.py"]
         run(program, folder)  # the page cache and the byte code are warm for both
         for _ in range(asked.pairs):
             bare.append(run(program, folder))

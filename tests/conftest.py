@@ -1,6 +1,7 @@
 """Fakes that the tests share."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 FAKES = Path(__file__).parent / "fakes"
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, by every child too: what it ends would not end
 
 
 @dataclass(frozen=True)

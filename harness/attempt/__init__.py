@@ -3,8 +3,9 @@
 Each stage is a function that returns a value; `run_case` is their order."""
 
 from harness.attempt.machine import Machine, missing
+from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import step_times
 from harness.attempt.run import run_case
 from harness.attempt.settings import GRACE_S, Settings
 
-__all__ = ["GRACE_S", "Machine", "Settings", "missing", "run_case", "step_times"]
+__all__ = ["GRACE_S", "Machine", "Outstanding", "Settings", "missing", "run_case", "step_times"]

@@ -105,6 +105,7 @@ def prepare(
         "labels": dict(labels),
         "tags": list(case.scenario.tags),
         "aim": settings.aim.section() if settings.aim else None,
+        "output_file": str(settings.output_file) if settings.output_file else None,
         "command": redact_argv(job.command, secrets_of(case)),
         "cwd": str(_working_directory(case, settings, paths)),
         "probe_sha256": probe_sha256,

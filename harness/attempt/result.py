@@ -1,7 +1,8 @@
 """After the job: what it left is read, judged and measured."""
 
+import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from harness import classify, metrics
 from harness.attempt.hidden import secrets_of
 from harness.attempt.settings import Settings
 from harness.classify.evidence import log_tail
-from harness.journal import read_document, read_events, read_ranks
+from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact
 from harness.record import Kind, Record
@@ -37,6 +38,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     return record.model_copy(
         update={
             "state": "finished",
+            "labels": program_labels(evidence.ranks) | record.labels,
             "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
             "measurements": metrics.measure(evidence.ranks, samples, ended),
@@ -44,6 +46,16 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
+
+
+def program_labels(ranks: Sequence[RankJournal]) -> dict[str, str]:
+    """Labels that the program has given itself; a value that is no text is told as JSON."""
+    found: dict[str, str] = {}
+    for event in (event for rank in ranks for event in rank.of("labels")):
+        labels = event.get("labels")
+        for key, value in labels.items() if isinstance(labels, dict) else ():
+            found[key] = value if isinstance(value, str) else json.dumps(value)
+    return found
 
 
 def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:

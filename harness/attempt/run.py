@@ -4,13 +4,14 @@ import errno
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from harness import environment
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.job import Job, prepare, refuse
 from harness.attempt.machine import Machine, leased, stack_of
+from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import finish
 from harness.attempt.settings import Settings
 from harness.engines import local
@@ -22,8 +23,6 @@ from harness.record import Attempt, Kind, Record, Verdict, read_record, write_re
 from harness.scenario import Case
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-INTERRUPTED_S = 10.0  # what a forwarder gets to bring the end of an interrupted job into Aim
-AIM_MARGIN_S = 5.0  # a forwarder ends by itself at its time-out; then it is killed
 
 
 def run_case(
@@ -71,34 +70,34 @@ def _run(
     refusal = refuse(case, settings, stack, case_dir)
     if refusal is not None:
         return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
-    with ExitStack() as ends:
-        interruption: BaseException | None = None
-        with leased(case, settings, machine, on_wait) as (holding, gpus):
-            job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
-            record = _save(_launched(case, draft, job), case_dir)
-            forwarder = Forwarder.start(job.paths, settings.aim) if settings.aim else None
-            if forwarder is not None:
-                ends.callback(forwarder.wait, INTERRUPTED_S)
-            try:
-                launch(job, on_start)
-            except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
-                interruption = error
+    outstanding = settings.outstanding or Outstanding()
+    interruption: BaseException | None = None
+    with leased(case, settings, machine, on_wait) as (holding, gpus):
+        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
+        record = _save(_launched(case, draft, job), case_dir)
+        forwarder = Forwarder.start(job.paths, settings.aim) if settings.aim else None
         try:
-            record = _finish_and_save(case, settings, job, record, case_dir)
-        except KeyboardInterrupt as error:
+            launch(job, on_start)
+        except BaseException as error:  # KeyboardInterrupt too: the record is finished, then it goes on its way
             interruption = error
-            record = _finish_and_save(case, settings, job, record, case_dir)
-        finally:
-            if interruption is not None:
-                raise interruption
-        if not case.scenario.keep_outputs:
-            _remove(job.paths.outputs)
         if forwarder is not None and settings.aim is not None:
-            ends.pop_all()
-            # The GPUs are free; the verdict stands, whatever comes of this.
-            told = forwarder.wait(settings.aim.timeout_s + AIM_MARGIN_S)
-            record = _save(record.model_copy(update={"aim": told}), case_dir)
-    return record
+            outstanding.add(forwarder, job.paths, settings.aim.timeout_s)
+            record = record.model_copy(update={"aim": forwarder.told})
+    whole = False
+    try:
+        record = _finish_and_save(case, settings, job, record, case_dir)
+        whole = interruption is None
+    except KeyboardInterrupt as error:
+        interruption = error
+        record = _finish_and_save(case, settings, job, record, case_dir)
+    finally:
+        if settings.outstanding is None:  # the GPUs are free; the verdict stands, whatever comes of this
+            outstanding.close(interrupted=not whole)
+        if interruption is not None:
+            raise interruption
+    if not case.scenario.keep_outputs:
+        _remove(job.paths.outputs)
+    return record.model_copy(update={"aim": forwarder.told}) if forwarder is not None else record
 
 
 def _finish_and_save(case: Case, settings: Settings, job: Job, record: Record, case_dir: Path) -> Record:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.attempt.outstanding import Outstanding
 from harness.forward.start import Aim
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
@@ -21,3 +22,5 @@ class Settings:
     time_limit_s: float | None = None  # the smaller of this and the scenario's counts
     grace_s: float = GRACE_S
     aim: Aim | None = None  # None: nothing is forwarded to Aim
+    output_file: Path | None = None  # absolute: where the program itself writes the dump when training ends
+    outstanding: Outstanding | None = None  # forwarders that nobody waits for yet; None: a case waits for its own

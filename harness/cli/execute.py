@@ -1,7 +1,6 @@
 """`harness exec`: one program measured and judged as pytest's cases are, without pytest: a pod's entry point."""
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,10 @@ from harness.cli.ending import (
     tell,
     write_termination_log,
 )
+from harness.cli.output import make_way, write_output
 from harness.cli.signals import Signals
-from harness.forward.start import Aim
+from harness.forward.start import absent, choose
+from harness.probe.redact import redact
 
 if TYPE_CHECKING:
     from harness.attempt import Machine, Settings
@@ -74,10 +75,23 @@ def execute(
         str | None, typer.Option(metavar="TIME", help="End the job after this time: seconds, or such as 90m, 1h30m.")
     ] = None,
     aim_repo: Annotated[
-        str | None, typer.Option(metavar="REPO", help="Bring the job's series and labels into this Aim repo as well.")
+        str | None,
+        typer.Option(
+            metavar="REPO",
+            help="Bring the job's series and labels into this Aim repo: a folder or an aim:// URL "
+            "(default: the --job-dir, without one results/, where Aim is installed).",
+        ),
     ] = None,
     aim_python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="Interpreter that has Aim installed (default: this one).")
+    ] = None,
+    aim_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Give up on Aim this long after the job's end (default: 30s).")
+    ] = None,
+    no_aim: Annotated[bool, typer.Option("--no-aim", help="Bring nothing into Aim.")] = False,
+    aim_output_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all that was tracked, the labels and the error to this JSON file."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not copy rank 0's output to this one's.")] = False,
 ) -> None:
@@ -87,14 +101,36 @@ def execute(
     203 unknown, 204 GPU memory, 205 host memory, 206 NCCL, 207 rendezvous, 208 CUDA, 209 disk full, 210 network,
     211 time limit, 212 killed, 213 crash.
     """
-    if aim_python and not aim_repo:
-        raise typer.BadParameter("needs --aim-repo", param_hint="--aim-python")
-    aim = Aim(aim_repo, aim_python or sys.executable) if aim_repo else None
-    request = Request(command, job_dir, nproc, label or [], labels_file, time_limit, aim, quiet)
+    request = Request(
+        command=command,
+        job_dir=job_dir,
+        nproc=nproc,
+        labels=label or [],
+        labels_file=labels_file,
+        time_limit=time_limit,
+        aim_repo=aim_repo,
+        aim_python=aim_python,
+        aim_timeout=aim_timeout,
+        no_aim=no_aim,
+        aim_output_file=aim_output_file,
+        quiet=quiet,
+    )
     with Signals() as signals:
         ending = _redacted(run(request, signals), command)
+        if aim_output_file is not None:
+            _write_output(ending, aim_output_file)
         tell(ending)
     raise typer.Exit(ending.code)
+
+
+def _write_output(ending: Ending, path: Path) -> None:
+    """Where nothing was launched there is no record, and nothing to write."""
+    if ending.record is None or ending.path is None:
+        return
+    try:
+        write_output(ending.record, ending.path.parent, path)
+    except OSError as error:
+        say(f"warning: --aim-output-file {path} not written: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +143,11 @@ class Request:
     labels: Sequence[str]
     labels_file: Path | None
     time_limit: str | None
-    aim: Aim | None
+    aim_repo: str | None
+    aim_python: str | None
+    aim_timeout: str | None
+    no_aim: bool
+    aim_output_file: Path | None
     quiet: bool
 
 
@@ -139,6 +179,10 @@ def run(request: Request, signals: Signals) -> Ending:
     try:
         plan = prepare(request)
         say(f"{plan.case.id} in {plan.folder}")
+        if plan.settings.aim is not None:
+            say(f"the run goes to the Aim repo {redact(plan.settings.aim.repo)}")
+        elif not request.no_aim:
+            say(absent())
         return of_record(_run(plan, signals, quiet=request.quiet), plan.record)
     except KeyboardInterrupt:
         return _interrupted(plan, signals)
@@ -159,7 +203,16 @@ def prepare(request: Request) -> Plan:
 
     try:
         labels = gather(request.labels, request.labels_file)
-        limit_s = _seconds(request.time_limit)
+        limit_s = _seconds(request.time_limit, "--time-limit")
+        aim = choose(
+            request.aim_repo,
+            request.aim_python,
+            _seconds(request.aim_timeout, "--aim-timeout"),
+            off=request.no_aim,
+            default=request.job_dir or Path("results"),
+            base=Path.cwd(),
+        )
+        output_file = make_way(request.aim_output_file) if request.aim_output_file else None
         machine = Machine.read(os.environ)
         case = case_of(request.command, processes=request.nproc, on_gpus=bool(machine.gpus))
     except ValueError as error:
@@ -180,7 +233,8 @@ def prepare(request: Request) -> Plan:
         lock_dir=lock_dir(os.environ),
         labels=labels,
         time_limit_s=limit_s,
-        aim=request.aim,
+        aim=aim,
+        output_file=output_file,
     )
     return Plan(case, settings, machine, folder)
 
@@ -227,7 +281,7 @@ def _failed(error: Exception) -> Ending:
 
     from harness.environment import StackError
     from harness.leases import BusyError, LeaseError
-    from harness.probe.redact import redact, secret_values
+    from harness.probe.redact import secret_values
 
     if isinstance(error, StackError) or (isinstance(error, LeaseError) and not isinstance(error, BusyError)):
         return not_launched(NOT_RUN, str(error))
@@ -237,12 +291,12 @@ def _failed(error: Exception) -> Ending:
 
 
 def _redacted(ending: Ending, command: Sequence[str]) -> Ending:
-    from harness.probe.redact import redact, secret_arguments, secret_values
+    from harness.probe.redact import secret_arguments, secret_values
 
     return replace(ending, reason=redact(ending.reason, secret_values(os.environ) | secret_arguments(command)))
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: str | None, option: str) -> float | None:
     from harness.units import parse_seconds
 
     if text is None:
@@ -250,7 +304,7 @@ def _seconds(text: str | None) -> float | None:
     try:
         seconds = parse_seconds(text)
     except ValueError as error:
-        raise ValueError(f"--time-limit {error}") from error
+        raise ValueError(f"{option} {error}") from error
     if seconds <= 0:
-        raise ValueError(f"--time-limit {text!r}: a job needs more time than none")
+        raise ValueError(f"{option} {text!r}: give more time than none")
     return seconds

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,21 @@ class AimRepo:
         unknown = {entry.name for entry in folder.iterdir()} - {"locks", "meta", "seqs", "run_metadata.sqlite"}
         return not unknown and not any(folder.glob("meta/chunks/*"))
 
-    def new_run(self, experiment: str | None, name: str, tags: list[str]) -> "AimRun":
+    def open_run(self, run_hash: str, experiment: str | None, name: str, tags: list[str]) -> "AimRun":
+        """Make the run; one that is there (the job is forwarded anew) is written over."""
         from aim.sdk.run import Run
 
-        run = Run(
-            repo=self._repo,
-            experiment=storable(experiment),
-            system_tracking_interval=None,  # it would measure the forwarder
-            log_system_params=False,  # it stores the environment, and needs pkg_resources
-            capture_terminal_logs=False,
-        )
+        is_there = self._repo.run_exists(run_hash)
+        with _naming(run_hash):
+            run = Run(
+                run_hash=run_hash if is_there else None,
+                repo=self._repo,
+                experiment=storable(experiment),
+                force_resume=is_there,  # a forwarder that was killed has left the run locked
+                system_tracking_interval=None,  # it would measure the forwarder
+                log_system_params=False,  # it stores the environment, and needs pkg_resources
+                capture_terminal_logs=False,
+            )
         run.name = storable(name)
         for tag in tags:
             run.add_tag(storable(tag))
@@ -146,18 +152,32 @@ class AimRun:
         self._run["benchmark"] = storable(document)
 
     def track(self, point: Point) -> None:
+        epoch = None if point.epoch is None else int(point.epoch)  # Aim keeps whole ones
         # `Run.track` would stamp the value with the time of this call; what it calls with that time takes any.
         stamped = getattr(getattr(self._run, "_tracker", None), "_track", None)
         if stamped is not None:
-            stamped(point.value, point.t, point.name, point.step, None, context=point.context)
+            stamped(point.value, point.t, point.name, point.step, epoch, context=point.context)
         else:
-            self._run.track(point.value, name=point.name, step=point.step, context=point.context)
+            self._run.track(point.value, name=point.name, step=point.step, epoch=epoch, context=point.context)
         self.series.add((point.name, repr(sorted(point.context.items()))))
 
     def close(self) -> None:
         self._run.close()
         self._run = None
         gc.collect()  # the files are flushed by the finalizers of what the run held
+
+
+@contextlib.contextmanager
+def _naming(run_hash: str) -> Iterator[None]:
+    """Have Aim give the next run this name: it is in the job's files before there is a run."""
+    from aim.sdk import base_run
+
+    original = base_run.generate_run_hash
+    base_run.generate_run_hash = lambda: run_hash
+    try:
+        yield
+    finally:
+        base_run.generate_run_hash = original
 
 
 def storable(value: Any) -> Any:

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.probe.layout import JobPaths
+from harness.probe.layout import JobPaths, run_hash_of
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
 from harness.probe.series import Journals
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> NoReturn:
     options = document["aim"] if isinstance(document.get("aim"), dict) else {}
     patience = os.environ.get(PATIENCE)  # of somebody who forwards a long job by hand
     timeout_s = float(patience or options.get("timeout_s") or TIMEOUT_S)
-    report = Report(job.root, redact(name))
+    report = Report(job.forwarder, redact(name))
     deadlines = Deadlines(timeout_s, timeout_s if patience else ORPHAN_S)
     report.write()
     forwarding = Forwarding(job, document, name, options.get("index_lock"), report, deadlines)
@@ -144,7 +144,8 @@ class Forwarding:
             self._deadlines.enter("opening the repo", OPEN_S)
             repo = AimRepo(self._name)
             self._report.pending = repo.pending
-            run = repo.new_run(self._labels.get("experiment"), str(self._document.get("case_id")), self._tags)
+            run_hash, name = run_hash_of(str(self._document.get("job_id"))), str(self._document.get("case_id"))
+            run = repo.open_run(run_hash, self._labels.get("experiment"), name, self._tags)
             run.describe(self._description({}))
         self._report.note(run_hash=run.hash)
         missing = [self._follow(repo, run), self._finish(run)]
@@ -179,7 +180,7 @@ class Forwarding:
         """Wait for the verdict, write it and close the run."""
         self._deadlines.enter("waiting for the record")
         found = self._found_record()
-        patience = time.monotonic() + RECORD_S
+        patience = time.monotonic() + (0.0 if self._document.get("standalone") else RECORD_S)
         while found is None and time.monotonic() < patience and not self._deadlines.is_short():
             if self._deadlines.is_orphaned:
                 break  # nobody is left to write it
@@ -189,7 +190,7 @@ class Forwarding:
         run.describe(self._description(found or {}))
         self._deadlines.enter("closing the run", OPEN_S)
         run.close()
-        return None if found else "no record with a verdict was there in time"
+        return None if found else "nobody has left a verdict"
 
     def _index(self, repo: AimRepo, run: AimRun) -> None:
         self._deadlines.enter("waiting for the repo's lock to index the run")
@@ -204,8 +205,9 @@ class Forwarding:
 
     @property
     def _labels(self) -> dict[str, Any]:
+        """Those that the program has given itself so far, and over them those given at launch."""
         labels = self._document.get("labels")
-        return labels if isinstance(labels, dict) else {}
+        return self._journals.labels | (labels if isinstance(labels, dict) else {})
 
     @property
     def _tags(self) -> list[str]:
@@ -218,7 +220,12 @@ class Forwarding:
         return self._job.root.parent / "record.json"
 
     def _found_record(self) -> dict[str, Any] | None:
-        """The verdict on this attempt: a retry may have begun, of which the record tells too."""
+        """The verdict on this attempt: a retry may have begun, of which the record tells too.
+
+        A program that began its job itself has no record; its end.json says what it knows."""
+        if self._document.get("standalone"):
+            verdict = (read_document(self._job.end) or {}).get("verdict")
+            return verdict if isinstance(verdict, dict) else None
         record = read_document(self._record) or {}
         attempts = record.get("attempts")
         for attempt in attempts if isinstance(attempts, list) else []:

@@ -1,16 +1,16 @@
 """What reached Aim: `forwarder.json` in the job directory, written at the start, every few seconds and at the end."""
 
 import contextlib
-import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.probe.writing import write_document
+
 SCHEMA = 1
-FILE = "forwarder.json"
+STILL = "still forwarding"
 LONGEST_REASON = 500  # characters
 
 
@@ -19,13 +19,13 @@ class Report:
 
     `ended` is null until the last write: a file that has none is of a forwarder that runs, or was killed."""
 
-    def __init__(self, folder: Path, repo: str) -> None:
-        self._path = folder / FILE
+    def __init__(self, path: Path, repo: str) -> None:
+        self._path = path
         self._lock = threading.Lock()
         self._document: dict[str, Any] = {
             "schema": SCHEMA,
             "state": "partial",  # complete: all of the job is in Aim and can be found; failed: there is no run in Aim
-            "reason": "still forwarding",
+            "reason": STILL,
             "run_hash": None,
             "repo": repo,
             "tracked": 0,  # values that Aim has taken
@@ -75,16 +75,4 @@ class Report:
     def write(self, durable: bool = False) -> None:
         """Replace the file atomically; a disk that is full or gone is no reason to stop."""
         with self._lock, contextlib.suppress(OSError):
-            write_document(self._path, self._document, durable)
-
-
-def write_document(path: Path, document: dict[str, Any], durable: bool) -> None:
-    """Write JSON beside `path`, mode 0600, and rename it over; OSError when that is not possible."""
-    partial = path.with_name(path.name + ".partial")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(partial, path)
+            write_document(self._path, self._document, durable=durable)

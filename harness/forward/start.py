@@ -1,21 +1,24 @@
 """Starts the forwarder beside a job and collects what it says; a job's verdict never depends on it."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from harness.forward.report import FILE, SCHEMA, write_document
+from harness.forward.report import SCHEMA, STILL
 from harness.probe.layout import JobPaths
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
+from harness.probe.writing import write_document
 
 REPO = "HARNESS_AIM_REPO"
-LOG_FILE = "forwarder.log"
+TIMEOUT_S = 30.0
 SCRIPT = Path(__file__).with_name("__main__.py")
 REAP_S = 5.0  # a process that SIGKILL does not end hangs in the kernel; nobody waits for it longer
 
@@ -26,11 +29,54 @@ class Aim:
 
     repo: str = field(repr=False)  # a URL may hold a secret
     python: str
-    timeout_s: float = 30.0
+    timeout_s: float = TIMEOUT_S
 
     def section(self, index_lock: Path | None = None) -> dict[str, Any]:
         """What job.json holds under `aim`.  Without a lock file of its own the repo has one beside `.aim`."""
-        return {"timeout_s": self.timeout_s, "index_lock": str(index_lock) if index_lock else None}
+        return {
+            "repo": redact(self.repo),
+            "timeout_s": self.timeout_s,
+            "index_lock": str(index_lock) if index_lock else None,
+        }
+
+
+def choose(
+    repo: str | None, python: str | None, timeout_s: float | None, *, off: bool, default: Path, base: Path
+) -> Aim | None:
+    """Where the runs of a session go: `default` unless a repo is named, which is relative to `base`.
+
+    None where nothing is forwarded: told so, or nobody asked for a repo or an interpreter and this one has no Aim.
+    Raises ValueError for options that contradict each other."""
+    if off:
+        named = [("--aim-repo", repo), ("--aim-python", python), ("--aim-timeout", timeout_s)]
+        for option, value in named:
+            if value is not None:
+                raise ValueError(f"--no-aim and {option} contradict each other; leave one of them out")
+        return None
+    if repo is None and python is None and not is_installed():
+        return None
+    return Aim(absolute(repo or str(default), base), python or sys.executable, timeout_s or TIMEOUT_S)
+
+
+def is_installed() -> bool:
+    """Whether this interpreter has Aim; nothing is imported."""
+    with contextlib.suppress(ValueError):  # a module somebody has made up
+        spec = importlib.util.find_spec("aim")
+        return spec is not None and spec.origin is not None  # a folder `aim` here, a repo say, has no origin
+    return False
+
+
+def absent() -> str:
+    """What to say where nothing is forwarded although nobody said so."""
+    return (
+        f"nothing goes to Aim: it is not installed in {sys.executable}; pip install 'aim>=3.29,<4' (Python 3.10 to "
+        "3.12), name an interpreter that has it with --aim-python, or say --no-aim"
+    )
+
+
+def absolute(repo: str, base: Path) -> str:
+    """A repo's name that means the same in every folder; an aim:// URL is one."""
+    return repo if "://" in repo else os.path.abspath(base / os.path.expanduser(repo))
 
 
 class Forwarder:
@@ -38,22 +84,23 @@ class Forwarder:
 
     It holds nothing of the job's: no lease, no place under the supervisor; GPUs are free before it ends."""
 
-    def __init__(self, folder: Path, repo: str, process: "subprocess.Popen[bytes] | None", error: str | None) -> None:
-        self._folder, self._repo = folder, repo
+    def __init__(self, job: JobPaths, repo: str, process: "subprocess.Popen[bytes] | None", error: str | None) -> None:
+        self._job, self._repo = job, repo
         self._process, self._error = process, error
         self._started = time.time()
+        self._last_word: dict[str, Any] | None = None
 
     @classmethod
     def start(cls, job: JobPaths, aim: Aim) -> Self:
         """Start it for the job directory, whose job.json is there.  Never raises: `wait` tells of a failure."""
-        folder = job.root.absolute()
-        repo = aim.repo if "://" in aim.repo else os.path.abspath(os.path.expanduser(aim.repo))
+        job = JobPaths(job.root.absolute())
+        repo = absolute(aim.repo, Path.cwd())
         try:
-            (folder / FILE).unlink(missing_ok=True)
-            log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            job.forwarder.unlink(missing_ok=True)
+            log = os.open(job.forwarder_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 process = subprocess.Popen(
-                    [aim.python, "-I", str(SCRIPT), str(folder)],
+                    [aim.python, "-I", str(SCRIPT), str(job.root)],
                     env={**os.environ, REPO: repo},
                     stdin=subprocess.PIPE,  # its end tells the forwarder that the harness has died
                     stdout=log,
@@ -63,21 +110,34 @@ class Forwarder:
             finally:
                 os.close(log)
         except (OSError, ValueError) as error:
-            return cls(folder, redact(repo), None, f"the forwarder could not be started: {error}")
-        return cls(folder, redact(repo), process, None)
+            return cls(job, redact(repo), None, f"the forwarder could not be started: {error}")
+        return cls(job, redact(repo), process, None)
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
+
+    @property
+    def is_done(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What reached Aim, as far as it is known: what `wait` has returned, before that what forwarder.json says."""
+        return self._last_word or self._document(read_document(self._job.forwarder) or {})
 
     def wait(self, deadline_s: float) -> dict[str, Any]:
         """Wait for its end, kill it after `deadline_s`, and return what forwarder.json says.
 
         Where it could not write the end itself (killed, never started, disk full), `reason` says so, and the file, if
         it can be written, too."""
+        self._last_word = self._wait(deadline_s)
+        return self._last_word
+
+    def _wait(self, deadline_s: float) -> dict[str, Any]:
         process = self._process
         if process is None:
-            return self._told({}, self._error or "the forwarder was not started")
+            return self._ended({}, self._error or "the forwarder was not started")
         late = False
         try:
             process.wait(deadline_s)
@@ -90,16 +150,22 @@ class Forwarder:
                 process.wait(REAP_S)
             if process.stdin is not None:
                 process.stdin.close()
-        document = read_document(self._folder / FILE)
+        document = read_document(self._job.forwarder)
         if document is not None and document.get("ended") is not None:
             return document
         if late:
-            return self._told(document or {}, f"the forwarder was not done after {deadline_s:g} s and was killed")
-        return self._told(document or {}, f"the forwarder ended early, {_ending(process.returncode)}; see {LOG_FILE}")
+            return self._ended(document or {}, "the forwarder was not done in time and was killed")
+        return self._ended(
+            document or {},
+            f"the forwarder ended early, {_ending(process.returncode)}; see {self._job.forwarder_log.name}",
+        )
 
-    def _told(self, document: dict[str, Any], reason: str) -> dict[str, Any]:
-        told = {
+    def _document(self, document: dict[str, Any]) -> dict[str, Any]:
+        """What the file says, or would if the process had begun to write it."""
+        return {
             "schema": SCHEMA,
+            "state": "partial",
+            "reason": STILL,
             "run_hash": None,
             "repo": self._repo,
             "tracked": 0,
@@ -107,10 +173,14 @@ class Forwarder:
             "indexed": False,
             "aim": None,
             "started": self._started,
+            "ended": None,
         } | document
+
+    def _ended(self, document: dict[str, Any], reason: str) -> dict[str, Any]:
+        told = self._document(document)
         told |= {"state": "partial" if told["run_hash"] else "failed", "reason": redact(reason), "ended": time.time()}
         with contextlib.suppress(OSError):
-            write_document(self._folder / FILE, told, durable=True)
+            write_document(self._job.forwarder, told, durable=True)
         return told
 
 

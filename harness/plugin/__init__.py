@@ -80,7 +80,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         return []
     from harness.plugin.terminal import first_lines
 
-    return first_lines(state.plan, None if config.getoption("collectonly") else str(state.options.directory))
+    return first_lines(state.plan, state.options, to_run=not config.getoption("collectonly"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -101,7 +101,7 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
     terminal = config.pluginmanager.getplugin("terminalreporter")
     if terminal and config.get_verbosity() >= 0:
         terminal.ensure_newline()
-        for line in first_lines(state.plan, str(state.options.directory)):
+        for line in first_lines(state.plan, state.options, to_run=True):
             terminal.write_line(line)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from harness.forward.start import Aim, choose
+
 
 @dataclass(frozen=True)
 class Options:
@@ -20,8 +22,8 @@ class Options:
     labels: Mapping[str, str]  # --labels-file and --label, the latter wins
     gpus: int | None  # use at most so many; None: all
     time_limit_s: float | None  # of every case; the smaller of this and its scenario's counts
-    aim_repo: str | None = None  # absolute folder, or an aim:// URL; None: nothing is forwarded
-    aim_python: str | None = None  # None: the harness's own interpreter
+    aim: Aim | None = None  # None: nothing is forwarded
+    aim_absent: bool = False  # nothing is forwarded because nobody asked for it and this interpreter has no Aim
 
     @property
     def directory(self) -> Path:
@@ -33,7 +35,8 @@ class Options:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> "Options":
-        return cls(**(wire | {"results": Path(wire["results"])}))
+        aim = Aim(**wire["aim"]) if wire["aim"] else None
+        return cls(**(wire | {"results": Path(wire["results"]), "aim": aim}))
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -66,11 +69,21 @@ def add_options(parser: pytest.Parser) -> None:
         help="End every job after this time (seconds, or such as 90m, 1h30m), also where its scenario allows more.",
     )
     group.addoption(
-        "--aim-repo", metavar="REPO", help="Bring every job's series and labels into this Aim repo as well."
+        "--aim-repo",
+        metavar="REPO",
+        help="Bring every job's series and labels into this Aim repo: a folder or an aim:// URL (default: the folder "
+        "for the sessions' results, where Aim is installed).",
     )
     group.addoption(
         "--aim-python", metavar="PYTHON", help="Interpreter that has Aim installed (default: the one pytest runs on)."
     )
+    group.addoption(
+        "--aim-timeout",
+        type=_duration,
+        metavar="TIME",
+        help="Give up on Aim this long after a job's end (default: 30s).",
+    )
+    group.addoption("--no-aim", action="store_true", help="Bring nothing into Aim.")
     parser.addini(
         "harness_progress_interval",
         "Seconds between two progress lines of a running case; 0: none (default: 5 on a terminal, else 60)",
@@ -83,24 +96,31 @@ def read_options(config: pytest.Config) -> Options:
     """Raises pytest.UsageError for an option, a labels file or a label that cannot be used."""
     results = config.getoption("results")
     folder = config.invocation_params.dir / results if results else home(config) / "results"
+    folder = Path(os.path.abspath(folder))
+    aim = _aim(config, folder)
     return Options(
         session=new_session_id(),
-        results=Path(os.path.abspath(folder)),
+        results=folder,
         labels=_labels(config),
         gpus=config.getoption("gpus"),
         time_limit_s=config.getoption("time_limit"),
-        aim_repo=_aim_repo(config),
-        aim_python=config.getoption("aim_python"),
+        aim=aim,
+        aim_absent=aim is None and not config.getoption("no_aim"),
     )
 
 
-def _aim_repo(config: pytest.Config) -> str | None:
-    repo: str | None = config.getoption("aim_repo")
-    if repo is None and config.getoption("aim_python") is not None:
-        raise pytest.UsageError("--aim-python needs --aim-repo")
-    if repo is None or "://" in repo:
-        return repo
-    return os.path.abspath(config.invocation_params.dir / os.path.expanduser(repo))
+def _aim(config: pytest.Config, results: Path) -> Aim | None:
+    try:
+        return choose(
+            config.getoption("aim_repo"),
+            config.getoption("aim_python"),
+            config.getoption("aim_timeout"),
+            off=config.getoption("no_aim"),
+            default=results,
+            base=config.invocation_params.dir,
+        )
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def home(config: pytest.Config) -> Path:
@@ -139,5 +159,5 @@ def _duration(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: a job needs more time than none")
+        raise argparse.ArgumentTypeError(f"{text!r}: give more time than none")
     return seconds

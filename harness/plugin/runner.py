@@ -1,8 +1,7 @@
 """The seam between pytest and what runs a case: the plugin asks a `Runner`; a conftest may put its own in its place."""
 
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +11,7 @@ import pytest
 from harness.plugin.options import Options
 
 if TYPE_CHECKING:
+    from harness.attempt import Outstanding
     from harness.record import Record
     from harness.scenario import Case
 
@@ -59,10 +59,10 @@ class AttemptRunner:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         from harness import attempt
-        from harness.forward.start import Aim
         from harness.leases import lock_dir
 
         self._attempt = attempt
+        self._outstanding = attempt.Outstanding()
         self._settings = attempt.Settings(
             session=options.session,
             session_dir=options.directory,
@@ -70,9 +70,11 @@ class AttemptRunner:
             lock_dir=lock_dir(os.environ),
             labels=options.labels,
             time_limit_s=options.time_limit_s,
-            aim=Aim(options.aim_repo, options.aim_python or sys.executable) if options.aim_repo else None,
+            aim=options.aim,
+            outstanding=self._outstanding,
         )
         self._machine = attempt.Machine.read(os.environ, options.gpus)
+        config.pluginmanager.register(AimEnd(self._outstanding), "harness-aim")
 
     @property
     def slots(self) -> Slots:
@@ -82,12 +84,30 @@ class AttemptRunner:
         return self._attempt.missing(case, self._machine)
 
     def run(self, case: "Case", *, nodeid: str, case_dir: Path) -> "Record":
-        return self._attempt.run_case(
-            case, self._settings, self._machine, nodeid=nodeid, case_dir=case_dir, on_wait=_say
-        )
+        try:
+            return self._attempt.run_case(
+                case, self._settings, self._machine, nodeid=nodeid, case_dir=case_dir, on_wait=_say
+            )
+        finally:
+            self._outstanding.collect()
 
     def step_times(self, record: "Record", case_dir: Path) -> list[float]:
         return self._attempt.step_times(record, case_dir)
+
+
+class AimEnd:
+    """Waits at the end of the session for the forwarders of its last cases."""
+
+    def __init__(self, outstanding: "Outstanding") -> None:
+        self._outstanding = outstanding
+
+    # The innermost wrapper: after the reports are written, and before a worker tells the controller that it has ended.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> Generator[None, None, None]:
+        try:
+            yield
+        finally:
+            self._outstanding.close(interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
 
 
 def _say(text: str) -> None:

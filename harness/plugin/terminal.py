@@ -6,16 +6,19 @@ from typing import Protocol
 
 import pytest
 
+from harness.forward.start import absent
 from harness.plugin.junit import JunitFiles
+from harness.plugin.options import Options
 from harness.plugin.session import Plan, PlannedCase, State
+from harness.probe.redact import redact
 from harness.reports.results import CaseResult, Outcome, judged, measured_any
 from harness.reports.tables import one_line, result_table
 
 SHOWN_PER_REASON = 3
 
 
-def first_lines(plan: Plan, directory: str | None) -> list[str]:
-    """How many cases, what they need, which cannot run and why, and the folder (None: nothing will be run)."""
+def first_lines(plan: Plan, options: Options, *, to_run: bool) -> list[str]:
+    """How many cases, what they need, which cannot run and why, and where results and runs go."""
     cases = list(plan.cases.values())
     good = [case for case in cases if case.error is None]
     bad = len(cases) - len(good)
@@ -25,8 +28,12 @@ def first_lines(plan: Plan, directory: str | None) -> list[str]:
     for reason, names in _by_reason(good).items():
         shown = ", ".join(names[:SHOWN_PER_REASON]) + (", ..." if len(names) > SHOWN_PER_REASON else "")
         lines.append(f"harness: to skip {_counted(len(names), 'case')} ({shown}): {one_line(reason, 300)}")
-    if directory is not None:
-        lines.append(f"harness: results in {directory}")
+    if to_run:
+        lines.append(f"harness: results in {options.directory}")
+        if options.aim is not None:
+            lines.append(f"harness: runs go to the Aim repo {redact(options.aim.repo)}")
+        elif options.aim_absent:
+            lines.append(f"harness: {absent()}")
     return lines
 
 

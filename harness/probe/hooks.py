@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from .measure import Meter
-from .model import count_parameters
 from .tokens import count
 
 Patch = Callable[[Any, Meter], None]
+Find = Callable[[Any], Meter | None]  # whose is a Trainer; None for its argument: whose Trainer runs now
 
 
 def install(meter: Meter) -> None:
@@ -78,25 +78,55 @@ def _after_exec(spec: importlib.machinery.ModuleSpec, then: Callable[[ModuleType
     loader.exec_module = exec_module
 
 
+_own: list[Meter] = []  # of jobs that the program has begun itself
+
+
+def install_for_own(meter: Meter) -> None:
+    """For a job that the program has begun: measure the Trainers that carry a callback of it, and no other."""
+    import accelerate.accelerator
+    import transformers.trainer
+
+    _own.append(meter)
+    wrap_trainer(transformers.trainer.Trainer, _whose, meter)
+    wrap_accelerator(accelerate.accelerator.Accelerator, _whose)
+
+
+def _whose(trainer: Any) -> Meter | None:
+    if trainer is None:
+        return next((meter for meter in reversed(_own) if meter.training), None)
+    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    found = (getattr(callback, "harness_meter", None) for callback in callbacks)
+    return next((meter for meter in found if meter is not None), None)
+
+
 def patch_trainer(module: Any, meter: Meter) -> None:
     """Measure every Trainer that will be made, subclasses included."""
-    trainer = module.Trainer
-    module.DEFAULT_CALLBACKS.append(callback_class(meter))
+    from .callback import injected
+
+    module.DEFAULT_CALLBACKS.append(injected(meter))
+    wrap_trainer(module.Trainer, lambda trainer: meter, meter)
+    if meter.phase == "import":
+        meter.mark("setup")
+
+
+def wrap_trainer(trainer: Any, find: Find, meter: Meter) -> None:
+    """Wrap the methods of the class Trainer, once; `meter` is told of methods that are not there."""
     for name, make in _METHODS.items():
         original = trainer.__dict__.get(name)
         if original is None:
             if name != "get_batch_samples":  # absent before 4.46: then the `tokens` events say so
                 meter.fault("patch transformers.trainer", AttributeError(f"Trainer has no {name}"))
         elif not hasattr(original, "_harness_probe"):
-            wrapped: Any = functools.wraps(original)(make(original, meter))
+            wrapped: Any = functools.wraps(original)(make(original, find))
             wrapped._harness_probe = True
             setattr(trainer, name, wrapped)
-    if meter.phase == "import":
-        meter.mark("setup")
 
 
-def _train(original: Any, meter: Meter) -> Any:
+def _train(original: Any, find: Find) -> Any:
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = find(self)
+        if meter is None:
+            return original(self, *args, **kwargs)
         with meter.guard("train"):
             meter.train_entered(self)
         try:
@@ -112,19 +142,23 @@ def _train(original: Any, meter: Meter) -> Any:
     return train
 
 
-def _training_step(original: Any, meter: Meter) -> Any:
+def _training_step(original: Any, find: Find) -> Any:
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         loss = original(self, *args, **kwargs)
-        with meter.guard("training_step"):
-            meter.saw_loss(loss)
+        if (meter := find(self)) is not None:
+            with meter.guard("training_step"):
+                meter.saw_loss(loss)
         return loss
 
     return training_step
 
 
-def _get_batch_samples(original: Any, meter: Meter) -> Any:
+def _get_batch_samples(original: Any, find: Find) -> Any:
     def get_batch_samples(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
+        meter = find(self)
+        if meter is None:
+            return result
         with meter.guard("get_batch_samples"):
             batches = result[0]
             if meter.shifted is None or self is not meter.trainer:
@@ -148,20 +182,24 @@ def _shifts(trainer: Any) -> bool:
     )
 
 
-def _maybe_log_save_evaluate(original: Any, meter: Meter) -> Any:
+def _maybe_log_save_evaluate(original: Any, find: Find) -> Any:
     def maybe_log_save_evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.monotonic()
         try:
             return original(self, *args, **kwargs)
         finally:
-            with meter.guard("overhead"):
-                meter.add_overhead(time.monotonic() - began)
+            if (meter := find(self)) is not None:
+                with meter.guard("overhead"):
+                    meter.add_overhead(time.monotonic() - began)
 
     return maybe_log_save_evaluate
 
 
-def _save_model(original: Any, meter: Meter) -> Any:
+def _save_model(original: Any, find: Find) -> Any:
     def save_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = find(self)
+        if meter is None:
+            return original(self, *args, **kwargs)
         final = not meter.training and meter.phase == "teardown"
         if final:
             with meter.guard("save"):
@@ -175,7 +213,7 @@ def _save_model(original: Any, meter: Meter) -> Any:
     return save_model
 
 
-_METHODS: dict[str, Callable[[Any, Meter], Any]] = {
+_METHODS: dict[str, Callable[[Any, Find], Any]] = {
     "train": _train,
     "training_step": _training_step,
     "get_batch_samples": _get_batch_samples,
@@ -184,73 +222,27 @@ _METHODS: dict[str, Callable[[Any, Meter], Any]] = {
 }
 
 
-def callback_class(meter: Meter) -> type:
-    """The class that Trainer makes an instance of; its own methods only hand on to the meter."""
-    from transformers.trainer_callback import TrainerCallback
-
-    class HarnessProbeCallback(TrainerCallback):  # type: ignore[misc]
-        """Journals what a Trainer does."""
-
-        counted: dict[str, Any] | None = None
-
-        def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_init_end"):  # here the model is whole; later it may be wrapped, sharded, partitioned
-                model = kwargs.get("model")
-                self.counted = None if model is None else count_parameters(model)
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_train_begin"):
-                meter.begin(args, state, kwargs.get("model"), self.counted)
-
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_pre_optimizer_step"):
-                meter.saw_optimizer(kwargs.get("optimizer"))
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_step_end"):
-                meter.step_ended(state.global_step)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            with meter.guard("on_log"):
-                meter.logged(state.global_step, logs or {})
-
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_evaluate"):
-                meter.evaluated(state.global_step)
-
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_save"):
-                meter.saved(state.global_step)
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            with meter.guard("on_train_end"):
-                meter.end_segment()
-
-        def __reduce__(self) -> Any:
-            # A Trainer that is sent to another process (a search over hyperparameters) is no rank of ours there.
-            return TrainerCallback, ()
-
-        def __deepcopy__(self, memo: Any) -> Any:
-            return self
-
-    return HarnessProbeCallback
-
-
 def patch_accelerator(module: Any, meter: Meter) -> None:
     """Keep the gradient norm that clipping computes; nothing is computed for our sake."""
-    original = module.Accelerator.clip_grad_norm_
+    wrap_accelerator(module.Accelerator, lambda trainer: meter)
+
+
+def wrap_accelerator(accelerator: Any, find: Find) -> None:
+    """Wrap the method of the class Accelerator that clips gradients, once."""
+    original = accelerator.clip_grad_norm_
     if hasattr(original, "_harness_probe"):
         return
 
     @functools.wraps(original)
     def clip_grad_norm_(self: Any, *args: Any, **kwargs: Any) -> Any:
         norm = original(self, *args, **kwargs)
-        with meter.guard("clip_grad_norm_"):
-            meter.saw_norm(norm)
+        if (meter := find(None)) is not None:
+            with meter.guard("clip_grad_norm_"):
+                meter.saw_norm(norm)
         return norm
 
     clip_grad_norm_._harness_probe = True  # type: ignore[attr-defined]
-    module.Accelerator.clip_grad_norm_ = clip_grad_norm_
+    accelerator.clip_grad_norm_ = clip_grad_norm_
 
 
 def patch_optimizer(module: Any, meter: Meter) -> None:
@@ -258,7 +250,7 @@ def patch_optimizer(module: Any, meter: Meter) -> None:
     series = OptimizerSeries()
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if meter.training:
+        if meter.training or meter.told:
             return
         with meter.guard("optimizer"):
             number, leads_anew = series.stepped(optimizer)

@@ -59,6 +59,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before, "
         "host clock",
         "overhead": "what took it: a list of log, save, eval",
+        "epoch": "passes over the data so far, a part of one included; null in a program without a Trainer",
         "loss": "loss of the step on this rank: the sum of what training_step returned for its micro-batches (the "
         "Trainer has divided each by their number); null when unknown",
         "grad_norm": "gradient norm before clipping; null when the trainer computed none",
@@ -74,7 +75,15 @@ EVENTS: dict[str, dict[str, str]] = {
         "micro_batches": "micro-batches of the step",
         "reason": "why the counts are null; null when they are not",
     },
-    "log": {"step": "global step", "logs": "what the program logged: numbers only"},
+    "log": {
+        "step": "global step",
+        "epoch": "as in `step`",
+        "logs": "what the program logged: numbers only",
+    },
+    "labels": {
+        "labels": "labels that the program gives itself (BenchmarkAimCallback, Journal), secrets redacted; those given "
+        "at launch win over them",
+    },
     "eval": {"step": "global step after which the program evaluated"},
     "save": {"step": "global step after which the program saved"},
     "exception": {
@@ -105,7 +114,7 @@ EVENTS: dict[str, dict[str, str]] = {
     "end": {
         "exit_code": "exit code of the rank; null when it left by a signal",
         "steps": "optimizer steps seen in all",
-        "seen_by": "how steps were seen: trainer, optimizer; null when none was",
+        "seen_by": "how steps were seen: trainer, optimizer, journal (told by the program itself); null when none was",
     },
 }
 
@@ -122,7 +131,7 @@ def net_seconds(step: dict[str, Any]) -> float:
     return max(0.0, float(step["seconds"]) - float(step.get("overhead_seconds") or 0.0))
 
 
-class Journal:
+class JournalFile:
     """Appends events to one file, from any thread; a failing disk is reported once on stderr, never raised."""
 
     fsync_every_s = 1.0

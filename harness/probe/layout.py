@@ -23,6 +23,15 @@ class JobPaths:
         return self.root / "end.json"
 
     @property
+    def forwarder(self) -> Path:
+        """What reached Aim, as the forwarder says."""
+        return self.root / "forwarder.json"
+
+    @property
+    def forwarder_log(self) -> Path:
+        return self.root / "forwarder.log"
+
+    @property
     def probe(self) -> Path:
         """The staged probe, as a package that no target's own module can be mistaken for."""
         return self.root / "probe" / "harness_probe"
@@ -78,3 +87,8 @@ def attempts(case_dir: Path) -> list[int]:
 def attempt(case_dir: Path, number: int) -> JobPaths:
     """The job directory of one attempt, whether or not it is there; the first is 1."""
     return JobPaths(case_dir / f"{_ATTEMPT}{number}")
+
+
+def run_hash_of(job_id: str) -> str:
+    """The name that a job's run has in Aim (24 hex digits, as Aim's own are): known before the run is made."""
+    return job_id.replace("-", "")[:24]

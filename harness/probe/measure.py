@@ -3,20 +3,23 @@
 The methods of `Meter` are called by the hooks, under its guard: a fault in here becomes a `probe_error` event and never
 reaches the target."""
 
-import json
-import os
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .dump import document, first_error, write_dump
 from .errors import Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
-from .journal import Journal
+from .journal import JournalFile
 from .layout import JobPaths
 from .memory import no_memory, read_memory
 from .model import describe_model
 from .pending import Ended, Pending, Read
+from .redact import redact_tree
 from .tokens import Counts, no_counts
+from .writing import write_document
 
 FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
 LOGGED_TOLD = 20  # exceptions that were only logged
@@ -47,7 +50,7 @@ def job_folder() -> str | None:
 class Meter:
     """The state of one rank's measuring."""
 
-    def __init__(self, job: JobPaths, rank: int, journal: Journal, secrets: set[str]) -> None:
+    def __init__(self, job: JobPaths, rank: int, journal: JournalFile, secrets: set[str]) -> None:
         self.job, self.rank, self.secrets = job, rank, secrets
         self.own_target = False
         self.phase = "import"
@@ -57,7 +60,10 @@ class Meter:
         self.trainer: Any = None  # the Trainer whose train() runs
         self.shifted: bool | None = None  # whether its loss shifts the labels; None: not yet asked
         self.depth = 0  # of train() calls
-        self._journal: Journal | None = journal
+        self.outputs: list[Path] = []  # where the dump goes when training ends
+        self.told = False  # the program tells its steps itself
+        self._dumped = False
+        self._journal: JournalFile | None = journal
         self._faults: Counter[str] = Counter()
         self._logged = 0
         self._sightings = Sightings()
@@ -127,6 +133,8 @@ class Meter:
         if self.depth == 0:
             self.end_segment()
             self.trainer = None
+            if error is not None or self.rank == 0:
+                self.dump(error)
 
     def begin(self, args: Any, state: Any, model: Any, counted: dict[str, Any] | None) -> None:
         """A segment begins: the loop of a Trainer is about to fetch its first batch."""
@@ -155,6 +163,42 @@ class Meter:
         )
         self.mark("first_step")
         self._last_end = time.monotonic()
+
+    def label(self, labels: dict[str, Any]) -> None:
+        """Labels that the program gives itself."""
+        if labels:
+            self._write("labels", labels=redact_tree(labels, self.secrets))
+
+    def dump(self, error: BaseException | None) -> None:
+        """Write the dump to where it was asked for; `error`: what has ended training."""
+        if not self.outputs or self.off:
+            return
+        told = None
+        if error is not None:
+            told = first_error(self.job) or {
+                "kind": "unknown",
+                "type": qualified(type(error)),
+                "message": message_of(error, self.secrets),
+                "rank": self.rank,
+                "step": self._last_step,
+            }
+        self._dump(told)
+
+    def _dump(self, error: dict[str, Any] | None) -> None:
+        dump, self._dumped = document(self.job, error), True
+        for path in self.outputs:
+            try:
+                write_dump(dump, path)
+            except OSError as fault:
+                print(f"harness: {path} not written: {fault}", file=sys.stderr)
+
+    def _renew_dump(self) -> None:
+        """After the journal's end: an evaluation may have followed training, or training have never begun."""
+        if self._dumped:
+            self.outputs = [path for path in self.outputs if path.exists()]  # where it was taken away, it is not missed
+        if self.rank == 0 and self.outputs:
+            with self.guard("dump"):
+                self._dump(first_error(self.job))
 
     def _start_segment(self) -> None:
         self._segment += 1
@@ -209,10 +253,10 @@ class Meter:
             if self._cuda:
                 self._pending.begin_anew()
 
-    def step_ended(self, step: int) -> None:
+    def step_ended(self, step: int, epoch: float | None) -> None:
         """A Trainer's optimizer step has ended."""
         counts = self._counts if self._counts is not None else self._why_uncounted()
-        self._step_ended(step, counts)
+        self._step_ended(step, counts, epoch)
         self.seen_by = "trainer"
 
     def optimizer_stepped(self, step: int, optimizer: Any, *, leads_anew: bool) -> None:
@@ -220,17 +264,47 @@ class Meter:
         if not self._optimizer_segment or leads_anew:
             norm = self._norm  # clipped before anybody knew that a segment begins
             self._last_end = self._phase_began
-            self._start_segment()
+            self._start_loop(step, cuda=_device_type(optimizer) == "cuda")
             self._norm = norm
-            self._open, self._optimizer_segment = False, True
-            self._cuda = _device_type(optimizer) == "cuda"
-            unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation"))
-            self._write("segment", segment=self._segment, restart=False, step=step - 1, **unknown)
         self.saw_optimizer(optimizer)
         self._step_ended(step, None)
         self.seen_by = self.seen_by or "optimizer"
 
-    def _step_ended(self, step: int, counts: Counts | str | None) -> None:
+    def told_by_program(self) -> None:
+        """From now on the program tells its steps itself; the first one begins now."""
+        self.told, self._optimizer_segment = True, False
+        self._last_end = time.monotonic()
+
+    def program_stepped(
+        self, step: int, loss: Any, norm: Any, rate: Any, counts: Counts | None, epoch: float | None
+    ) -> None:
+        """A step of which the program tells has ended; numbers may be 0-dim tensors."""
+        if not self._optimizer_segment:
+            torch = sys.modules.get("torch")
+            self._start_loop(step, cuda=torch is not None and torch.cuda.is_initialized())
+        self._loss, self._norm, self._rate = _number(loss), _number(norm), _number(rate)
+        self._step_ended(step, counts, epoch)
+        self.seen_by = "journal"
+
+    def loop_left(self, error: BaseException | None) -> None:
+        """The loop of which the program tells has ended."""
+        self._pending.flush(AFTER_END_S if error is None else AFTER_ERROR_S)
+        if error is not None and not isinstance(error, (SystemExit, GeneratorExit)):
+            self.saw(error, "train")
+        if self._journal is not None:
+            self._journal.sync()
+        if error is not None or self.rank == 0:
+            self.dump(error)
+
+    def _start_loop(self, step: int, *, cuda: bool) -> None:
+        """A segment of a program without a Trainer, whose first step is `step`."""
+        self._start_segment()
+        self._open, self._optimizer_segment = False, True
+        self._cuda = cuda
+        unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation"))
+        self._write("segment", segment=self._segment, restart=False, step=step - 1, **unknown)
+
+    def _step_ended(self, step: int, counts: Counts | str | None, epoch: float | None = None) -> None:
         now = time.monotonic()
         fields = {
             "step": step,
@@ -239,6 +313,7 @@ class Meter:
             "seconds": now - self._last_end,
             "overhead_seconds": self._overhead_s,
             "overhead": self._overhead,
+            "epoch": epoch,
         }
         numbers = {"loss": self._loss, "grad_norm": self._norm, "learning_rate": self._rate}
         self._reset()
@@ -266,10 +341,10 @@ class Meter:
             return "this version of transformers has no Trainer.get_batch_samples"
         return f"{qualified(cls)} does not fetch its batches through Trainer.get_batch_samples"
 
-    def logged(self, step: int, logs: dict[str, Any]) -> None:
+    def logged(self, step: int, logs: dict[str, Any], epoch: float | None) -> None:
         self.tag_overhead("log")
         numbers = {k: v for k, v in logs.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
-        self._write("log", step=step, logs=numbers)
+        self._write("log", step=step, epoch=epoch, logs=numbers)
 
     def evaluated(self, step: int) -> None:
         self.tag_overhead("eval")
@@ -325,11 +400,7 @@ class Meter:
         return AFTER_END_S if self.exit_code == 0 else AFTER_ERROR_S
 
     def _write_error(self, record: dict[str, Any]) -> None:
-        path = self.job.error(self.rank)
-        partial = path.with_name(path.name + ".partial")
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-        os.replace(partial, path)
+        write_document(self.job.error(self.rank), record)
 
     def end(self) -> None:
         """The interpreter is about to go; the last thing the journal hears."""
@@ -342,6 +413,7 @@ class Meter:
         self._write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)
         self._journal = None
         journal.close()
+        self._renew_dump()
 
 
 class Guard:
@@ -362,6 +434,13 @@ class Guard:
             return False
         self._meter.fault(self._where, error)
         return True
+
+
+def _number(value: Any) -> Any:
+    """Floats for the numbers of a program; a tensor on a device stays one, to be read late."""
+    if value is None or hasattr(value, "is_cpu"):
+        return value.item() if getattr(value, "is_cpu", False) else value
+    return float(value)
 
 
 def _device_type(optimizer: Any) -> str | None:

@@ -19,10 +19,11 @@ class Point:
     """A value of a series; `t` is when it came about, seconds since the epoch."""
 
     name: str
-    value: float
+    value: float | None  # None, only where gaps were asked for: it was no finite number
     step: int
     t: float
     context: dict[str, Any]
+    epoch: float | None = None
 
 
 class Tail:
@@ -52,11 +53,14 @@ class Tail:
 
 
 class Journals:
-    """All journals of a job, followed while they grow; `skipped` counts values that are no finite number."""
+    """All journals of a job, followed while they grow; `skipped` counts values that are no finite number.
 
-    def __init__(self, job: JobPaths) -> None:
-        self._job = job
-        self._system = (Tail(job.system_journal()), SystemSeries())
+    `gaps`: such a value is a point without a value, not left out."""
+
+    def __init__(self, job: JobPaths, *, gaps: bool = False) -> None:
+        self._job, self._gaps = job, gaps
+        self.labels: dict[str, Any] = {}  # that the program gave itself, as far as read
+        self._system = (Tail(job.system_journal()), SystemSeries(gaps))
         self._ranks: dict[int, tuple[Tail, RankSeries]] = {}
 
     @property
@@ -67,17 +71,21 @@ class Journals:
         """The next points of all journals; None when there is nothing new in any."""
         for rank in self._job.ranks():
             if rank not in self._ranks:
-                self._ranks[rank] = (Tail(self._job.events(rank)), RankSeries(rank))
+                self._ranks[rank] = (Tail(self._job.events(rank)), RankSeries(rank, self._gaps))
         found: list[Point] | None = None
         for tail, series in (*self._ranks.values(), self._system):
             events = tail.read()
             if events is not None:
                 found = (found or []) + [point for event in events for point in series.points(event)]
+                for event in events:
+                    if event["e"] == "labels" and isinstance(event.get("labels"), dict):
+                        self.labels |= event["labels"]
         return found
 
 
 @dataclass
 class _Series:
+    gaps: bool = False
     skipped: int = 0
 
     def points(self, event: Event) -> Iterable[Point]:
@@ -90,15 +98,17 @@ class _Series:
     def _points(self, event: Event) -> Iterable[Point]:
         raise NotImplementedError
 
-    def _made(self, values: dict[str, Any], step: int, t: float, context: dict[str, Any]) -> Iterable[Point]:
+    def _made(
+        self, values: dict[str, Any], step: int, t: float, context: dict[str, Any], epoch: Any = None
+    ) -> Iterable[Point]:
         for name, value in values.items():
             if value is None or isinstance(value, bool):
                 continue
             number = _finite(value)
             if number is None:
                 self.skipped += 1
-            else:
-                yield Point(name, number, step, t, context)
+            if number is not None or self.gaps:
+                yield Point(name, number, step, t, context, _finite(epoch))
 
 
 @dataclass
@@ -106,11 +116,12 @@ class RankSeries(_Series):
     """The series of one rank.  A segment after the first has a context of its own: its steps may begin again at 1."""
 
     rank: int = 0
-    _waiting: dict[tuple[int, int], float] = field(default_factory=dict)  # (segment, step) -> seconds
+    # (segment, step) -> seconds, end, epoch
+    _waiting: dict[tuple[int, int], tuple[float, float, Any]] = field(default_factory=dict)
     _early: dict[tuple[int, int], Any] = field(default_factory=dict)  # tokens that were written before their step
 
-    def __init__(self, rank: int) -> None:
-        super().__init__()
+    def __init__(self, rank: int, gaps: bool = False) -> None:
+        super().__init__(gaps)
         self.rank, self._waiting, self._early = rank, {}, {}
 
     def _points(self, event: Event) -> Iterable[Point]:
@@ -119,29 +130,31 @@ class RankSeries(_Series):
         elif event["e"] == "tokens":
             yield from self._tokens(event)
         elif event["e"] == "log":  # what the program itself logged: evaluations, and what it counts besides
-            yield from self._made(
-                dict(event["logs"]), int(event["step"]), float(event["t"]), {"rank": self.rank, "subset": "log"}
-            )
+            logs, context = dict(event["logs"]), {"rank": self.rank, "subset": "log"}
+            yield from self._made(logs, int(event["step"]), float(event["t"]), context, event.get("epoch"))
 
     def _step(self, event: Event) -> Iterable[Point]:
         key, seconds = _key(event), net_seconds(event)
         values = {name: event.get(name) for name in ("loss", "grad_norm", "learning_rate")}
-        yield from self._made(values | {"step_time_s": seconds}, key[1], _ended(event), self._context(key))
+        ended, epoch = _ended(event), event.get("epoch")
+        yield from self._made(values | {"step_time_s": seconds}, key[1], ended, self._context(key), epoch)
         if key in self._early:
-            yield from self._rate(key, self._early.pop(key), seconds, _ended(event))
+            yield from self._rate(key, self._early.pop(key), (seconds, ended, epoch))
         else:
-            _remember(self._waiting, key, seconds)
+            _remember(self._waiting, key, (seconds, ended, epoch))
 
     def _tokens(self, event: Event) -> Iterable[Point]:
         key = _key(event)
         if key in self._waiting:
-            yield from self._rate(key, event.get("non_pad"), self._waiting.pop(key), float(event["t"]))
+            yield from self._rate(key, event.get("non_pad"), self._waiting.pop(key))
         else:
             _remember(self._early, key, event.get("non_pad"))
 
-    def _rate(self, key: tuple[int, int], tokens: Any, seconds: float | None, t: float) -> Iterable[Point]:
+    def _rate(self, key: tuple[int, int], tokens: Any, step: tuple[float, float, Any]) -> Iterable[Point]:
+        seconds, ended, epoch = step
         if isinstance(tokens, int) and seconds:
-            yield from self._made({"non_pad_tokens_per_s": tokens / seconds}, key[1], t, self._context(key))
+            rate = {"non_pad_tokens_per_s": tokens / seconds}
+            yield from self._made(rate, key[1], ended, self._context(key), epoch)
 
     def _context(self, key: tuple[int, int]) -> dict[str, Any]:
         return {"rank": self.rank} | ({"segment": key[0]} if key[0] else {})

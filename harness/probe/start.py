@@ -15,9 +15,10 @@ from typing import Any
 
 from . import hooks, measure
 from .errors import without_own_frames
-from .journal import SCHEMA, Journal
+from .journal import SCHEMA, JournalFile
 from .layout import JobPaths
 from .measure import Meter
+from .reading import read_document
 from .redact import redact, secret_arguments, secret_values
 from .target import run_target
 
@@ -35,7 +36,11 @@ def main(argv: Sequence[str]) -> None:
     redirect(job, rank)
     die_with_parent()
     faulthandler.enable(2)
-    meter = _begin(job, rank, f"-m {target}" if module else target, arguments)
+    secrets = secret_values(os.environ) | secret_arguments(arguments)
+    meter = begin(job, rank, f"-m {target}" if module else target, secrets, phase="import")
+    with meter.guard("install"):
+        _follow_program(meter)
+    atexit.register(_end, meter)  # the first to register is the last to run, and threads have ended by then
     try:
         run_target(target, arguments, module=module)
     except BaseException as error:
@@ -47,9 +52,9 @@ def main(argv: Sequence[str]) -> None:
         meter.left(None)
 
 
-def _begin(job: JobPaths, rank: int, target: str, arguments: Sequence[str]) -> Meter:
-    secrets = secret_values(os.environ) | secret_arguments(arguments)
-    journal = Journal(job.events(rank))
+def begin(job: JobPaths, rank: int, target: str, secrets: set[str], *, phase: str) -> Meter:
+    """Open the rank's journal.  `phase`: the one that begins with it."""
+    journal = JournalFile(job.events(rank))
     journal.write(
         "start",
         schema=SCHEMA,
@@ -62,13 +67,17 @@ def _begin(job: JobPaths, rank: int, target: str, arguments: Sequence[str]) -> M
         target=redact(target, secrets),
     )
     meter = Meter(job, rank, journal, secrets)
-    with meter.guard("install"):
-        meter.mark("import")
-        hooks.install(meter)
-        measure.activate(meter)
-        os.register_at_fork(after_in_child=meter.switch_off)
-    atexit.register(_end, meter)  # the first to register is the last to run, and threads have ended by then
+    meter.mark(phase)
+    os.register_at_fork(after_in_child=meter.switch_off)
     return meter
+
+
+def _follow_program(meter: Meter) -> None:
+    hooks.install(meter)
+    measure.activate(meter)
+    output = (read_document(meter.job.job) or {}).get("output_file")
+    if isinstance(output, str):
+        meter.outputs.append(Path(output))
 
 
 def _end(meter: Meter) -> None:

@@ -12,7 +12,7 @@ class Counts:
     """Tokens of one step; what lies on a device stays there as 0-dim tensors until `device_numbers` were copied."""
 
     padded: int = 0
-    samples: int = 0
+    samples: int | None = 0
     micro_batches: int = 0
     non_pad: list[Any] = field(default_factory=list)
     trainable: list[Any] | None = field(default_factory=list)
@@ -60,7 +60,7 @@ def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
             return "the batches hold no input_ids"
         counts.micro_batches += 1
         counts.padded += ids.numel()
-        counts.samples += ids.shape[0] if ids.dim() > 1 else 1
+        counts.samples = (counts.samples or 0) + ids.shape[0] if ids.dim() > 1 else 1
         mask = batch.get("attention_mask")
         if mask is not None and mask.shape == ids.shape:
             counts.non_pad.append(

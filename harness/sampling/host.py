@@ -3,6 +3,7 @@
 Raw reads instead of psutil, whose walk of a tree alone would cost more than a whole sample."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -23,7 +24,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The processes below a root, without it.  `cpu_s` counts ended processes once their parent has collected them."""
+    """The processes below a root.  `cpu_s` counts ended processes once their parent has collected them."""
 
     pids: tuple[int, ...]
     rss_bytes: int
@@ -60,19 +61,19 @@ def parse_stat(stat: bytes) -> Process:
     )
 
 
-def tree_below(root: int, processes: dict[int, Process], without: int) -> Tree:
-    """Sum up the processes below `root`; `without` and what is below it count nowhere."""
+def tree_below(root: int, processes: dict[int, Process], without: Collection[int], *, with_root: bool = False) -> Tree:
+    """Sum up the processes below `root`, and it too if asked to; those of `without` and what is below count nowhere."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    found = [processes[root]] if with_root and root in processes else []
     todo = [root]
     while todo:
         for process in children.get(todo.pop(), ()):
-            if process.pid != without:
+            if process.pid not in without:
                 found.append(process)
                 todo.append(process.pid)
-    collected = processes[root].children_cpu_s if root in processes else 0.0
+    collected = processes[root].children_cpu_s if root in processes and not with_root else 0.0
     return Tree(
         pids=tuple(process.pid for process in found),
         rss_bytes=sum(process.rss_bytes for process in found),

@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 from harness.sampling import host
 
 # group -> field -> what it holds: the fields of a `sample` line; every line also has t, m and e.
@@ -45,8 +45,9 @@ _PSS_FIRST = 3  # samples at the start that all have it: a job may last no longe
 class Sampler:
     """Takes samples of the tree below `root`; `sample` gives the fields of one line."""
 
-    def __init__(self, root: int) -> None:
-        self._root = root
+    def __init__(self, root: int, *, with_root: bool = False, without: Collection[int] = ()) -> None:
+        self._root, self._with_root = root, with_root
+        self._without = {os.getpid(), *without}
         self._taken = 0
         self._ticks: tuple[int, int] | None = None
         self._cpu_s = 0.0
@@ -56,7 +57,7 @@ class Sampler:
 
     def sample(self, last: bool = False) -> dict[str, dict[str, Any]]:
         begun = time.perf_counter()
-        tree = host.tree_below(self._root, host.read_processes(), without=os.getpid())
+        tree = host.tree_below(self._root, host.read_processes(), self._without, with_root=self._with_root)
         self._taken += 1
         with_pss = last or self._taken <= _PSS_FIRST or self._taken % _PSS_EVERY == 0
         self._cpu_s = max(self._cpu_s, tree.cpu_s)
@@ -100,12 +101,11 @@ class Sampler:
         return round(100 * (self._ticks[0] - before[0]) / (self._ticks[1] - before[1]), 1)
 
 
-def run(root: int, out: Path, interval_s: float) -> None:
-    """Sample until SIGTERM, or until the parent process is gone; then once more."""
+def run(sampler: Sampler, out: Path, interval_s: float, parent: int) -> None:
+    """Sample until SIGTERM, or until the process `parent` is no more this one's; then once more."""
     ending = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-    parent = os.getppid()
-    sampler, journal = Sampler(root), Journal(out)
+    journal = JournalFile(out)
     due = time.monotonic()
     while True:
         journal.write("sample", **sampler.sample())
@@ -119,10 +119,14 @@ def run(root: int, out: Path, interval_s: float) -> None:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Sample a job's processes and the host.")
     parser.add_argument("--root-pid", type=int, required=True, help="the supervisor: what is below it is the job")
+    parser.add_argument("--with-root", action="store_true", help="it is of the job, too: a program without supervisor")
+    parser.add_argument("--without", type=int, action="append", default=[], help="a process that is not of the job")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="who has started this: its end is the end")
     parser.add_argument("--out", type=Path, required=True, help="journal to append to")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between samples")
     given = parser.parse_args(argv)
-    run(given.root_pid, given.out, given.interval)
+    sampler = Sampler(given.root_pid, with_root=given.with_root, without=given.without)
+    run(sampler, given.out, given.interval, given.parent)
     return 0
 
 

@@ -1,108 +1,16 @@
 """`harness exec` on real programs: exit code, termination log, record and output, whatever becomes of the job."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
-import psutil
 import pytest
 
 from harness.exits import EXIT_CODES
 from harness.leases import cpu_slots, lease
-from harness.record import Kind, Record, read_record
-from tests.acceptance.conftest import TARGETS
+from harness.record import Kind, Record
+from tests.acceptance.conftest import Ended, Pod
 
 pytestmark = pytest.mark.slow
-
-HARNESS = [sys.executable, "-c", "from harness.cli import main; main()"]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What an invocation left."""
-
-    code: int
-    stdout: str
-    stderr: str
-    log: dict[str, str]  # the termination log's lines
-    record: Record | None
-
-
-@dataclass
-class Pod:
-    """A folder with the targets in it, and `harness exec` there with a termination log."""
-
-    root: Path
-    job_dir: Path = field(init=False)
-    log: Path = field(init=False)
-    started: "list[subprocess.Popen[str]]" = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.job_dir, self.log = self.root / "job", self.root / "termination.log"
-
-    def start(self, *arguments: str, **environ: str) -> "subprocess.Popen[str]":
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_CORE"))}
-        told = {
-            "HARNESS_LOCK_DIR": str(self.root / "locks"),
-            "HF_HUB_OFFLINE": "1",
-            "TERMINATION_LOG_FILE": str(self.log),
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        process = subprocess.Popen(
-            [*HARNESS, "exec", "--job-dir", str(self.job_dir), *arguments],
-            cwd=self.root,
-            env={**clean, **told, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def end(self, process: "subprocess.Popen[str]") -> Ended:
-        stdout, stderr = process.communicate(timeout=120)
-        record = self.job_dir / "record.json"
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return Ended(
-            process.returncode,
-            stdout,
-            stderr,
-            dict(line.split(": ", 1) for line in lines),
-            read_record(record) if record.exists() else None,
-        )
-
-    def run(self, *arguments: str, **environ: str) -> Ended:
-        return self.end(self.start(*arguments, **environ))
-
-    def program(self, text: str) -> str:
-        (self.root / "program.py").write_text(text)
-        return "program.py"
-
-    def living(self) -> list[psutil.Process]:
-        """Processes of a job of this pod."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self.root) in word for word in process.info["cmdline"] or []):
-                found.append(process)
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
-    for target in TARGETS.glob("*.py"):
-        (tmp_path / target.name).write_bytes(target.read_bytes())
-    pod = Pod(tmp_path)
-    yield pod
-    for process in pod.started:
-        process.kill()
-        process.communicate()
-    for left in pod.living():
-        left.kill()
 
 
 def check(ended: Ended, kind: Kind, pod: Pod) -> Record:

@@ -1,13 +1,19 @@
 """`harness exec` before it launches anything: the case it makes, and what it refuses."""
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from harness.attempt import GRACE_S
-from harness.cli import app
+from harness.cli import app, execute
+from harness.cli.execute import Plan
 from harness.cli.program import case_of, name_of
+from harness.forward.start import Aim
 from harness.scenario.yaml12 import read
 
 DOCS = Path(__file__).parents[2] / "docs" / "kubernetes.md"
@@ -22,6 +28,25 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "train.py").write_text("open('launched', 'w')\n")
     return tmp_path
+
+
+@pytest.fixture
+def prepared(outside: Path, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """What would be run: nothing is."""
+    plans: list[Plan] = []
+
+    def note(plan: Plan, *_: Any, **__: Any) -> Any:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "_run", note)
+    monkeypatch.setattr(importlib.util, "find_spec", a_spec)
+    return plans
+
+
+def a_spec(name: str) -> Any:
+    """As importlib's where Aim is installed, whatever is installed here."""
+    return None if sys.modules.get(name, True) is None else SimpleNamespace(origin=f"{name}/__init__.py")
 
 
 def run(*arguments: str) -> Result:
@@ -65,6 +90,11 @@ def test_a_long_name_is_cut() -> None:
         (["--nope", "--", "train.py"], "--nope"),
         (["--time-limit", "soon", "--", "train.py"], "--time-limit"),
         (["--time-limit", "0", "--", "train.py"], "--time-limit"),
+        (["--aim-timeout", "0", "--", "train.py"], "--aim-timeout '0'"),
+        (["--aim-timeout", "soon", "--", "train.py"], "--aim-timeout"),
+        (["--no-aim", "--aim-repo", "r", "--", "train.py"], "--no-aim and --aim-repo contradict"),
+        (["--no-aim", "--aim-python", "p", "--", "train.py"], "--no-aim and --aim-python contradict"),
+        (["--no-aim", "--aim-timeout", "9", "--", "train.py"], "--no-aim and --aim-timeout contradict"),
         (["--label", "nothing", "--", "train.py"], "--label 'nothing': expected a key and a value"),
         (["--label", "a b=c", "--", "train.py"], "label key 'a b'"),
         (["--labels-file", "absent.yaml", "--", "train.py"], "No such file"),
@@ -86,6 +116,44 @@ def test_wrong_usage_launches_nothing(
     assert more == []
     assert not (outside / "launched").exists()
     assert not (outside / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "options, repo, python, timeout_s",
+    [
+        ([], "results", sys.executable, 30.0),
+        (["--job-dir", "job"], "job", sys.executable, 30.0),
+        (["--job-dir", "job", "--aim-repo", "runs", "--aim-timeout", "1m30s"], "runs", sys.executable, 90.0),
+        (["--aim-python", "other/python"], "results", "other/python", 30.0),
+    ],
+)
+def test_where_the_run_goes(
+    outside: Path, prepared: list[Plan], options: list[str], repo: str, python: str, timeout_s: float
+) -> None:
+    run(*options, "--", "train.py")
+    assert prepared[0].settings.aim == Aim(str(outside / repo), python, timeout_s)
+
+
+@pytest.mark.parametrize("options, told", [([], True), (["--no-aim"], False)])
+def test_no_aim_here(
+    outside: Path,
+    prepared: list[Plan],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    options: list[str],
+    told: bool,
+) -> None:
+    monkeypatch.setitem(sys.modules, "aim", None)
+    run(*options, "--", "train.py")
+    assert prepared[0].settings.aim is None
+    assert (f"harness: nothing goes to Aim: it is not installed in {sys.executable}" in capfd.readouterr().err) == told
+
+
+def test_secrets_of_a_repo_are_not_told(outside: Path, prepared: list[Plan], capfd: pytest.CaptureFixture[str]) -> None:
+    run("--aim-repo", "aim://user:hunter22@host:1", "--", "train.py")
+    said = capfd.readouterr().err
+    assert "harness: the run goes to the Aim repo aim://" in said
+    assert "hunter22" not in said
 
 
 def test_what_the_machine_lacks(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:

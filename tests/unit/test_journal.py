@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.journal import open_regular, read_document, read_events, read_ranks
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "rank-0" / "events.jsonl")
+    journal = JournalFile(tmp_path / "rank-0" / "events.jsonl")
     journal.write("phase", name="import")
     journal.write("step", step=1, seconds=0.5)
     journal.close()
@@ -24,13 +24,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_journal_is_private(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "events.jsonl")
+    journal = JournalFile(tmp_path / "events.jsonl")
     journal.close()
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_closing_twice_is_harmless(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "events.jsonl")
+    journal = JournalFile(tmp_path / "events.jsonl")
     journal.close()
     journal.close()
 
@@ -40,7 +40,7 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), ([math.nan, 1.0], ["NaN", 1.0])],
 )
 def test_numbers_that_json_lacks_become_text(tmp_path: Path, value: object, text: object) -> None:
-    journal = Journal(tmp_path / "events.jsonl")
+    journal = JournalFile(tmp_path / "events.jsonl")
     journal.write("log", logs={"loss": value})
     journal.close()
     line = (tmp_path / "events.jsonl").read_text()
@@ -70,7 +70,7 @@ def test_a_missing_journal_is_an_empty_one(tmp_path: Path) -> None:
 
 def test_ranks_are_read_in_order(tmp_path: Path) -> None:
     for rank in (10, 2, 0):
-        Journal(JobPaths(tmp_path).events(rank)).close()
+        JournalFile(JobPaths(tmp_path).events(rank)).close()
     (tmp_path / "rank-x").mkdir()
     (tmp_path / "rank-1").touch()
     assert [journal.rank for journal in read_ranks(JobPaths(tmp_path))] == [0, 2, 10]

@@ -1,32 +1,24 @@
 """Everything that Aim, its repo or its server can do to a forwarder: it says so in time, and ends by itself."""
 
-import contextlib
-import importlib.util
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
-import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.forward.start import LOG_FILE, Aim, Forwarder
+from harness.forward.start import Aim, Forwarder
 from harness.probe.layout import JobPaths
+from tests.aim_faults import bare_python, fill, free_port, make_old, make_read_only, needs_aim, server, tmpfs
 from tests.unit import journals
 from tests.unit.forward.recorded import aim, append, end, make_job, names, query
 from tests.unit.forward.test_forward import running, told
-from tests.unit.jobs import eventually
 
 TIMEOUT_S = 12.0
 HANGING_S = 6.0  # where Aim hangs, and this is waited for from the job's end on
-needs_aim = pytest.mark.skipif(importlib.util.find_spec("aim") is None, reason="needs aim")
 
 
 def forwarded(job: JobPaths, where: Aim) -> dict[str, Any]:
@@ -49,8 +41,7 @@ def test_no_interpreter(tmp_path: Path) -> None:
 
 
 def test_no_aim(tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False)
-    where = Aim(str(tmp_path / "repo"), str(tmp_path / "venv" / "bin" / "python"))
+    where = Aim(str(tmp_path / "repo"), str(bare_python(tmp_path / "venv")))
     done = forwarded(make_job(tmp_path / "case"), where)
     assert (done["state"], done["run_hash"]) == ("failed", None)
     assert "aim is not installed" in done["reason"]
@@ -59,12 +50,12 @@ def test_no_aim(tmp_path: Path) -> None:
 
 def test_another_aim(tmp_path: Path) -> None:
     """On Python 3.13 pip installs a version of another age."""
-    venv.create(tmp_path / "venv", with_pip=False)
+    python = bare_python(tmp_path / "venv")
     [packages] = (tmp_path / "venv").glob("lib/*/site-packages")
     (packages / "aim").mkdir()
     (packages / "aim" / "__init__.py").touch()
     (packages / "aim" / "__version__.py").write_text("__version__ = '2.7.4'")
-    done = forwarded(make_job(tmp_path / "case"), Aim(str(tmp_path), str(tmp_path / "venv" / "bin" / "python")))
+    done = forwarded(make_job(tmp_path / "case"), Aim(str(tmp_path), str(python)))
     assert done["state"] == "failed"
     assert "aim 2.7.4 is installed" in done["reason"]
 
@@ -72,51 +63,33 @@ def test_another_aim(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_aim_that_keeps_the_interpreters_lock(tmp_path: Path) -> None:
     """No thread of the process runs any more: it ends all the same."""
-    venv.create(tmp_path / "venv", with_pip=False)
+    python = bare_python(tmp_path / "venv")
     [packages] = (tmp_path / "venv").glob("lib/*/site-packages")
     (packages / "aim.py").write_text("import ctypes; ctypes.PyDLL(None).sleep(600)")
     job = make_job(tmp_path / "case", timeout_s=1.0)
-    done = Forwarder.start(job, Aim(str(tmp_path), str(tmp_path / "venv" / "bin" / "python"), 1.0)).wait(6)
+    done = Forwarder.start(job, Aim(str(tmp_path), str(python), 1.0)).wait(6)
     assert done["state"] == "failed"
     assert "exit code 1" in done["reason"]
-    assert "aim.py" in (job.root / LOG_FILE).read_text()
+    assert "aim.py" in job.forwarder_log.read_text()
 
 
 def test_the_harness_has_died(tmp_path: Path) -> None:
     """Nobody holds the pipe: the end of a job that is over is still told."""
-    venv.create(tmp_path / "venv", with_pip=False)
+    python = bare_python(tmp_path / "venv")
     job = make_job(tmp_path / "case")
     script = Path(__file__).parents[3] / "harness" / "forward" / "__main__.py"
-    argv = [str(tmp_path / "venv" / "bin" / "python"), "-I", str(script), str(job.root)]
+    argv = [str(python), "-I", str(script), str(job.root)]
     environ = {**os.environ, "HARNESS_AIM_REPO": "aim://user:hunter22@host:1"}
     subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=True, timeout=60)
     assert told(job)["state"] == "failed"
     assert "hunter22" not in json.dumps(told(job))
 
 
-@contextmanager
-def tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if done.returncode != 0:
-        pytest.skip("may not mount")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-
-
 @needs_aim
 @pytest.mark.slow
 def test_a_read_only_repo(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        make_read_only(disk)
         done = forwarded(make_job(tmp_path / "case", timeout_s=TIMEOUT_S), aim(disk))
     assert (done["state"], done["run_hash"]) == ("failed", None)
     assert "Read-only file system" in done["reason"]
@@ -126,8 +99,7 @@ def test_a_read_only_repo(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.9", "9.9"])
 def test_a_repo_of_another_version(tmp_path: Path, version: str) -> None:
-    (tmp_path / "repo" / ".aim").mkdir(parents=True)
-    (tmp_path / "repo" / ".aim" / "VERSION").write_text(version)
+    make_old(tmp_path / "repo", version)
     done = forwarded(make_job(tmp_path / "case", timeout_s=TIMEOUT_S), aim(tmp_path / "repo"))
     assert (done["state"], done["run_hash"]) == ("failed", None)
     assert f"version {version}" in done["reason"]
@@ -174,35 +146,6 @@ def test_no_server(tmp_path: Path) -> None:
     assert (done["state"], done["run_hash"]) == ("failed", None)
     assert "Aim Server" in done["reason"]
     assert "hunter22" not in json.dumps(done)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
-@contextmanager
-def server(repo: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """(URL, process) of an Aim server over a new repo."""
-    aim_cli = [sys.executable, "-c", "import sys; from aim.cli.cli import cli_entry_point as go; go()"]
-    repo.mkdir()
-    subprocess.run([*aim_cli, "init", "--repo", str(repo)], check=True, capture_output=True, timeout=60)
-    port = free_port()
-    argv = [*aim_cli, "server", "--repo", str(repo), "--host", "127.0.0.1", "--port", str(port)]
-    log = (repo / "server.log").open("wb")
-    with log, subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True) as process:
-        try:
-            eventually(lambda: answers(port))
-            yield f"aim://127.0.0.1:{port}", process
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probing:
-        return probing.connect_ex(("127.0.0.1", port)) == 0
 
 
 @needs_aim

@@ -123,7 +123,7 @@ def test_a_record_that_never_comes(tmp_path: Path) -> None:
     (tmp_path / "case" / "record.json").unlink()
     done = Forwarder.start(job, aim(tmp_path / "repo", 12.0)).wait(17)
     assert (done["state"], done["indexed"]) == ("partial", True)
-    assert "no record" in done["reason"]
+    assert "nobody has left a verdict" in done["reason"]
     assert names(query(tmp_path / "repo", "run.benchmark.verdict == None")) == ["case"]
 
 
@@ -165,5 +165,5 @@ def test_a_job_whose_harness_has_died(tmp_path: Path, orphan: Callable[..., "sub
         job.end.write_text('{"why": "parent_died"}')
         assert process.wait(65) == 0
     assert (told(job)["state"], told(job)["indexed"]) == ("partial", True)
-    assert "no record" in told(job)["reason"]
+    assert "nobody has left a verdict" in told(job)["reason"]
     assert names(query(tmp_path / "repo", "run.benchmark.labels.team == 'tuning'")) == ["case"]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.forward.deadlines import Deadlines
-from harness.forward.report import FILE, LONGEST_REASON, Report
+from harness.forward.report import LONGEST_REASON, Report
 
 DOCS = Path(__file__).parents[3] / "docs" / "aim.md"
 
 
 def written(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / FILE).read_text())
+    document: dict[str, Any] = json.loads((folder / "forwarder.json").read_text())
     return document
 
 
@@ -28,7 +28,7 @@ def written(folder: Path) -> dict[str, Any]:
     ],
 )
 def test_the_last_word(tmp_path: Path, run_hash: str | None, reason: str | None, pending: int, state: str) -> None:
-    report = Report(tmp_path, "repo")
+    report = Report(tmp_path / "forwarder.json", "repo")
     report.write()
     assert (written(tmp_path)["state"], written(tmp_path)["ended"]) == ("partial", None)
     report.add(5)
@@ -40,11 +40,11 @@ def test_the_last_word(tmp_path: Path, run_hash: str | None, reason: str | None,
     assert (told["state"], told["tracked"], told["run_hash"]) == (state, 5 - pending, run_hash)
     assert told["reason"] is None if state == "complete" else told["reason"] != "a second word"
     assert told["ended"] >= told["started"]
-    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "forwarder.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_reason_is_one_short_line(tmp_path: Path) -> None:
-    report = Report(tmp_path, "repo")
+    report = Report(tmp_path / "forwarder.json", "repo")
     report.end("two\nlines " + "x" * 1000)
     assert written(tmp_path)["reason"].startswith("two lines x")
     assert len(written(tmp_path)["reason"]) == LONGEST_REASON
@@ -58,14 +58,14 @@ def test_a_last_word_when_aim_cannot_be_asked(tmp_path: Path) -> None:
     def broken() -> int:
         raise RuntimeError
 
-    report = Report(tmp_path, "repo")
+    report = Report(tmp_path / "forwarder.json", "repo")
     report.pending = broken
     report.end(None)
     assert written(tmp_path)["state"] == "complete"
 
 
 def test_the_documentation_names_every_field(tmp_path: Path) -> None:
-    Report(tmp_path, "repo").write()
+    Report(tmp_path / "forwarder.json", "repo").write()
     section = DOCS.read_text().partition("## What reached Aim")[2].partition("\n## ")[0]
     documented = {
         name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)

@@ -44,7 +44,7 @@ def test_labels_of_the_option_win_over_the_file_and_the_scenario(bench: Bench, w
         pytest.param(None, ["--label", "novalue"], "expected a key and a value", id="no-value"),
         pytest.param(None, ["--label", "=x"], "label key ''", id="no-key"),
         pytest.param(None, ["--time-limit", "soon"], "soon", id="time-limit"),
-        pytest.param(None, ["--time-limit", "0"], "a job needs more time than none", id="no-time"),
+        pytest.param(None, ["--time-limit", "0"], "give more time than none", id="no-time"),
         pytest.param(None, ["--gpus", "-1"], "'-1' is no number of GPUs", id="gpus"),
     ],
 )

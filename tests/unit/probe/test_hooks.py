@@ -14,7 +14,7 @@ import pytest
 
 from harness.probe import hooks
 from harness.probe.hooks import OptimizerSeries, PatchFinder
-from harness.probe.journal import EVENTS, Journal
+from harness.probe.journal import EVENTS, JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.staging import digest, sources, stage
@@ -24,7 +24,7 @@ from tests.unit.probe.jobs import run
 @pytest.fixture
 def meter(tmp_path: Path) -> Iterator[Meter]:
     job = JobPaths(tmp_path)
-    made = Meter(job, 0, Journal(job.events(0)), set())
+    made = Meter(job, 0, JournalFile(job.events(0)), set())
     yield made
     made.end()
 
@@ -147,7 +147,7 @@ def test_staging_copies_the_probe_and_nothing_else(tmp_path: Path) -> None:
 def test_the_staged_package_needs_the_standard_library_alone(tmp_path: Path) -> None:
     job = JobPaths(tmp_path)
     stage(job)
-    names = sorted(p.stem for p in sources() if p.stem not in ("__main__", "__init__"))
+    names = sorted(p.stem for p in sources() if p.stem not in ("__main__", "__init__", "callback"))
     code = f"import sys; sys.path.insert(0, {str(job.probe.parent)!r})\n" + "".join(
         f"import harness_probe.{name}\n" for name in names
     )

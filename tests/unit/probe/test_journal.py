@@ -12,10 +12,10 @@ from harness.journal import read_events
 WRITER = """
 import os, resource, sys
 from pathlib import Path
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 path, room = Path(sys.argv[1]), int(sys.argv[2])
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-journal = Journal(path)
+journal = JournalFile(path)
 journal.write("log", step=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, most))
 journal.write("log", step=2)

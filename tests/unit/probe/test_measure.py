@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.probe import hooks
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import AFTER_END_S, AFTER_ERROR_S, Meter
 
@@ -19,7 +19,7 @@ from harness.probe.measure import AFTER_END_S, AFTER_ERROR_S, Meter
 @pytest.fixture
 def meter(tmp_path: Path) -> Iterator[Meter]:
     job = JobPaths(tmp_path)
-    made = Meter(job, 0, Journal(job.events(0)), set())
+    made = Meter(job, 0, JournalFile(job.events(0)), set())
     before = logging.getLogRecordFactory()
     hooks.watch_log(made)
     yield made

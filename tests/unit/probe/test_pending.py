@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.probe.journal import Journal
+from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.pending import Ended, Pending, Read
@@ -140,7 +140,7 @@ def test_a_step_of_a_trainer_is_timed_from_the_end_of_its_logging(
 
     monkeypatch.setattr(Pending, "_new_event", new_event)
     job = JobPaths(tmp_path)
-    meter = Meter(job, 0, Journal(job.events(0)), set())
+    meter = Meter(job, 0, JournalFile(job.events(0)), set())
     args = SimpleNamespace(
         device=SimpleNamespace(type="cuda"), n_gpu=1, per_device_train_batch_size=1, gradient_accumulation_steps=1
     )
@@ -148,7 +148,7 @@ def test_a_step_of_a_trainer_is_timed_from_the_end_of_its_logging(
     meter.begin(args, state, torch.nn.Linear(1, 1), None)
     for number in (1, 2, 3, 4):
         clock[0] += 0.5
-        meter.step_ended(number)
+        meter.step_ended(number, None)
         if number == 2:
             meter.saved(number)
             clock[0] += 8.0

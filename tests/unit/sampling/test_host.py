@@ -32,7 +32,7 @@ def test_names_may_hold_anything(name: str) -> None:
 
 
 def test_the_tree_is_without_root_and_sampler(proc: Path) -> None:
-    tree = host.tree_below(10, host.read_processes(str(proc)), without=13)
+    tree = host.tree_below(10, host.read_processes(str(proc)), without=[13])
     assert sorted(tree.pids) == [11, 12]
     assert tree.threads == 8
     # What the root has collected of ended children counts, what it used itself does not.
@@ -40,7 +40,7 @@ def test_the_tree_is_without_root_and_sampler(proc: Path) -> None:
 
 
 def test_a_root_that_is_gone(proc: Path) -> None:
-    assert host.tree_below(99, host.read_processes(str(proc)), without=13) == host.Tree((), 0, 0.0, 0)
+    assert host.tree_below(99, host.read_processes(str(proc)), without=[13]) == host.Tree((), 0, 0.0, 0)
 
 
 def test_pss(proc: Path) -> None:

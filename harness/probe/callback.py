@@ -1,0 +1,115 @@
+"""The callback by which a Trainer is measured: the probe gives it to every Trainer; a program may add it by hand.
+
+The one module of the probe that imports another library outside of functions: to be imported inside of them."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+from .attach import Attachment, Repo, attach
+from .hooks import install_for_own
+from .measure import Meter
+from .model import count_parameters
+
+
+class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
+    """Labels a job, and leaves all that was tracked in one JSON document and in a run of an Aim repo.
+
+    `custom_metadata`: labels, any mapping that JSON can hold; `experiment` among them names the run's experiment.
+    `output_file`: where the dump is written when training ends, well or by an exception.
+    `repo`: folder or aim:// URL; by default the folder `results`, where this interpreter has Aim; False: no Aim.
+
+    In a program of its own it measures the Trainer that it is given to, and keeps the journals under `results/`.  In a
+    job of the harness, which measures already, it adds its labels and its output file, and the run is the job's.
+    Aim lives in a process of its own: nothing that becomes of it reaches training.
+
+    Raises TypeError when `custom_metadata` is no mapping, OSError when the folders cannot be made."""
+
+    def __init__(
+        self,
+        custom_metadata: Mapping[str, Any] | None = None,
+        output_file: str | os.PathLike[str] | None = None,
+        repo: Repo = None,
+    ) -> None:
+        self._attached = attach(custom_metadata, output_file, repo)
+        if self._attached.own:
+            install_for_own(self._attached.meter)
+        self._counted: dict[str, Any] | None = None
+
+    @property
+    def run_hash(self) -> str | None:
+        """Of the run in Aim, known from the start; None where there is none, or none any more."""
+        return self._attached.run_hash
+
+    @property
+    def repo(self) -> str | None:
+        """Where the run is, secrets of a URL hidden; None without Aim."""
+        return self._attached.repo
+
+    @property
+    def harness_meter(self) -> Meter | None:
+        """The meter that is to measure the Trainer which has this callback; None when another callback does it."""
+        return self._attached.meter if self._attached.own else None
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_init_end"):  # here the model is whole; later it may be wrapped, sharded, partitioned
+                model = kwargs.get("model")
+                self._counted = None if model is None else count_parameters(model)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_train_begin"):
+                meter.begin(args, state, kwargs.get("model"), self._counted)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_pre_optimizer_step"):
+                meter.saw_optimizer(kwargs.get("optimizer"))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_step_end"):
+                meter.step_ended(state.global_step, state.epoch)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_log"):
+                meter.logged(state.global_step, logs or {}, state.epoch)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_evaluate"):
+                meter.evaluated(state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_save"):
+                meter.saved(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (meter := self.harness_meter) is not None:
+            with meter.guard("on_train_end"):
+                meter.end_segment()
+
+    def __reduce__(self) -> Any:
+        # A Trainer that is sent to another process (a search over hyperparameters) is no rank of ours there.
+        return TrainerCallback, ()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+def injected(meter: Meter) -> type[BenchmarkAimCallback]:
+    """The class of which every Trainer makes its own object, in a job of the harness."""
+
+    class InjectedCallback(BenchmarkAimCallback):
+        """Measures a Trainer for the job's meter."""
+
+        def __init__(self) -> None:
+            self._attached = Attachment(meter, own=True)
+            self._counted = None
+
+    return InjectedCallback

@@ -1,0 +1,104 @@
+"""One JSON document with all that a job has tracked, made from its journals; to be read without Aim or the harness.
+
+Written by the program itself when training ends, and again by the harness, which knows of ends that a program does not
+live to see."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from .journal import SCHEMA
+from .layout import JobPaths, run_hash_of
+from .reading import Event, decode_event, open_regular, read_document
+from .series import Journals
+from .signatures import match
+from .writing import write_document
+
+
+def write_dump(dump: dict[str, Any], path: Path) -> None:
+    """Write a dump atomically, readable for whom the umask lets; OSError when that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    umask = os.umask(0)
+    os.umask(umask)
+    write_document(path, dump, durable=True, mode=0o666 & ~umask)
+
+
+def document(job: JobPaths, error: dict[str, Any] | None) -> dict[str, Any]:
+    """The dump of a job; `docs/callback.md` tells its fields.  `error`: {kind, type, message, rank, step}."""
+    launched = read_document(job.job) or {}
+    aim = launched.get("aim") if isinstance(launched.get("aim"), dict) else None
+    told = read_document(job.forwarder) or {}
+    journals = Journals(job, gaps=True)
+    sequences: dict[tuple[str, str], dict[str, Any]] = {}
+    while (points := journals.read()) is not None:
+        for point in points:
+            key = (point.name, repr(point.context))
+            if key not in sequences:
+                lists: dict[str, list[Any]] = {"steps": [], "values": [], "epochs": [], "times": []}
+                sequences[key] = {"name": point.name, "context": point.context, **lists}
+            for name, value in zip(
+                ("steps", "values", "epochs", "times"), (point.step, point.value, point.epoch, point.t), strict=True
+            ):
+                sequences[key][name].append(value)
+    return {
+        "schema": SCHEMA,
+        "case_id": launched.get("case_id"),
+        "job_id": launched.get("job_id"),
+        "job": str(job.root),
+        "run_hash": run_hash_of(str(launched.get("job_id"))) if aim and told.get("state") != "failed" else None,
+        "repo": aim.get("repo") if aim else None,
+        "labels": journals.labels | (launched.get("labels") or {}),
+        "error": error,
+        "written": time.time(),
+        "sequences": list(sequences.values()),
+    }
+
+
+def first_error(job: JobPaths) -> dict[str, Any] | None:
+    """What ended training, as far as the ranks have told: the earliest exception that is not about another's end."""
+    found = []
+    for rank in job.ranks():
+        error = _last_exception(job.events(rank))
+        if error is not None:
+            kind, consequence = _judge(error)
+            found.append((consequence, error.get("t", 0.0), rank, kind, error))
+    if not found:
+        return None
+    _, _, rank, kind, error = min(found, key=lambda entry: entry[:3])
+    return {
+        "kind": kind,
+        "type": error.get("type"),
+        "message": error.get("message"),
+        "rank": rank,
+        "step": error.get("step"),
+    }
+
+
+def _last_exception(journal: Path) -> Event | None:
+    """The last exception that left train() or the program; None when training went on after it."""
+    last = None
+    try:
+        with open_regular(journal) as file:
+            for event in map(decode_event, file):
+                if event is None:
+                    continue
+                if event["e"] == "exception" and event.get("where") != "log":
+                    last = event
+                elif event["e"] in ("segment", "step"):
+                    last = None
+    except OSError:
+        return None
+    return last
+
+
+def _judge(error: Event) -> tuple[str, bool]:
+    """(kind, whether it tells of another rank's end) by the exception and those behind it."""
+    name = str(error.get("type", "")).removeprefix("builtins.")
+    if name == "KeyboardInterrupt":
+        return "killed", False
+    for each in [error, *(error.get("chain") or [])]:
+        row = match(str(each.get("type")), list(each.get("bases") or []), str(each.get("message", "")))
+        if row is not None:
+            return row.kind, row.consequence
+    return "unknown", False

@@ -1,0 +1,360 @@
+"""The tagging callback: in a plain script under every fault of Aim, under torchrun, and in a job of the harness."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.journal import read_document, read_events
+from harness.probe.layout import JobPaths
+from harness.record import Kind
+from tests.acceptance.conftest import TARGETS, Pod
+from tests.aim_faults import bare_python, fill, free_port, make_old, make_read_only, needs_aim, server, tmpfs
+from tests.unit.forward.recorded import query
+from tests.unit.jobs import eventually, processes_naming
+
+pytestmark = [pytest.mark.slow, needs_aim]
+
+TIMEOUT_S = 6.0  # of the forwarder, from the program's end
+STRUCK_AT, STEPS = 15, 20
+OOM_ON_RANK_1 = """
+import os
+import torch
+import steps
+from transformers import TrainerCallback
+from harness.probe import BenchmarkAimCallback
+
+class Fail(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if os.environ["RANK"] == "1" and state.global_step == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.15 GiB.")
+
+steps.main(Fail(), BenchmarkAimCallback({"team": "own"}, output_file="out/dump.json", repo=False))
+"""
+SWEEP = """
+import steps
+from harness.probe import BenchmarkAimCallback
+
+for seed in (1, 2):
+    steps.main(BenchmarkAimCallback({"seed": seed}, output_file=f"out/{seed}.json", repo="runs"))
+steps.main()
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A person's folder with a script in it, and what became of running it."""
+
+    root: Path
+
+    def start(self, *arguments: str, python: str = sys.executable, **environ: str) -> "subprocess.Popen[str]":
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_CORE"))}
+        told = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [python, *arguments],
+            cwd=self.root,
+            env={**clean, **told, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return ended(self.start(*arguments, **environ))
+
+    @property
+    def jobs(self) -> list[JobPaths]:
+        """The job directories, by age."""
+        found = [JobPaths(path.parent) for path in self.root.glob("results/*/attempt-1/job.json")]
+        return sorted(found, key=lambda job: json.loads(job.job.read_bytes())["created"])
+
+    def dump(self, name: str = "dump") -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.root / "out" / f"{name}.json").read_text())
+        return document
+
+
+def ended(process: "subprocess.Popen[str]") -> "subprocess.CompletedProcess[str]":
+    stdout, stderr = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return make_script(tmp_path)
+
+
+def make_script(root: Path) -> Script:
+    for target in TARGETS.glob("*.py"):
+        (root / target.name).write_bytes(target.read_bytes())
+    return Script(root)
+
+
+def series(dump: dict[str, Any], rank: int = 0) -> dict[str, tuple[list[int], list[float], list[float]]]:
+    """The sequences that do not depend on time."""
+    names = ("loss", "grad_norm", "learning_rate")
+    return {
+        each["name"]: (each["steps"], each["values"], each["epochs"])
+        for each in dump["sequences"]
+        if each["name"] in names and each["context"] == {"rank": rank}
+    }
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The dump of the same script without Aim."""
+    script = make_script(tmp_path_factory.mktemp("reference"))
+    done = script.run("own.py", "-", str(STEPS))
+    assert (done.returncode, done.stdout.split()[-2:]) == (0, ["None", "None"]), done.stderr
+    dump = script.dump()
+    assert {name: len(steps) for name, (steps, _, _) in series(dump).items()} == dict.fromkeys(
+        ("loss", "grad_norm", "learning_rate"), STEPS
+    )
+    return dump
+
+
+Strike = Callable[[], None]
+Fault = tuple[str, str, Strike | None]  # interpreter, repo, what is done at step 15
+
+
+@contextmanager
+def not_installed(root: Path) -> Iterator[Fault]:
+    python = bare_python(root / "venv")
+    [packages] = (root / "venv").glob("lib/*/site-packages")
+    (packages / "aim.py").write_text("raise ModuleNotFoundError('No module named aim', name='aim')")
+    here = Path(__file__).parents[2]
+    (packages / "all.pth").write_text(f"{sysconfig.get_path('purelib')}\n{here}\n")
+    yield str(python), "repo", None
+
+
+@contextmanager
+def read_only(root: Path) -> Iterator[Fault]:
+    with tmpfs(root / "disk", "1m") as disk:
+        make_read_only(disk)
+        yield sys.executable, str(disk), None
+
+
+@contextmanager
+def old_version(root: Path) -> Iterator[Fault]:
+    make_old(root / "repo", "0.9")
+    yield sys.executable, "repo", None
+
+
+@contextmanager
+def full_disk(root: Path) -> Iterator[Fault]:
+    with tmpfs(root / "disk", "3m") as disk:
+        yield sys.executable, str(disk), lambda: fill(disk / "filler")
+
+
+@contextmanager
+def deleted(root: Path) -> Iterator[Fault]:
+    yield sys.executable, "repo", lambda: shutil.rmtree(root / "repo")
+
+
+@contextmanager
+def server_killed(root: Path) -> Iterator[Fault]:
+    with server(root / "repo") as (url, process):
+        yield sys.executable, url, lambda: os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def server_frozen(root: Path) -> Iterator[Fault]:
+    with server(root / "repo") as (url, process):
+        yield sys.executable, url, lambda: os.killpg(process.pid, signal.SIGSTOP)
+
+
+@contextmanager
+def no_server(root: Path) -> Iterator[Fault]:
+    yield sys.executable, f"aim://127.0.0.1:{free_port()}", None
+
+
+@contextmanager
+def forwarder_killed(root: Path) -> Iterator[Fault]:
+    def strike() -> None:
+        [pid] = processes_naming(f"forward/__main__.py\0{root}")
+        os.kill(pid, signal.SIGKILL)
+
+    yield sys.executable, "repo", strike
+
+
+# fault, state in forwarder.json, text of its reason
+FAULTS = [
+    (not_installed, "failed", "aim is not installed"),
+    (read_only, "failed", "Read-only file system"),
+    (old_version, "failed", "the repo has version 0.9"),
+    (full_disk, "partial", "free on the disk"),
+    (deleted, "partial", "was it deleted?"),
+    (server_killed, "partial", "wait for the server"),
+    (server_frozen, "partial", "wait for the server"),
+    (no_server, "failed", "Aim Server"),
+    (forwarder_killed, "partial", "still forwarding"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "reason"), FAULTS, ids=[fault.__name__.replace("_", "-") for fault, *_ in FAULTS]
+)
+def test_a_fault_of_aim_costs_a_script_nothing(
+    script: Script, reference: dict[str, Any], fault: Any, state: str, reason: str
+) -> None:
+    with fault(script.root) as (python, repo, strike):
+        gate = ["gate"] if strike else []
+        patience = {"HARNESS_AIM_TIMEOUT_S": f"{TIMEOUT_S:g}"}
+        process = script.start("own.py", repo, str(STEPS), *gate, python=python, **patience)
+        if strike is not None:
+            eventually(lambda: process.poll() is not None or is_struck_at(script))
+            strike()
+            (script.root / "gate").touch()
+        done = ended(process)
+        assert done.returncode == 0, done.stderr
+        dump = script.dump()
+        [job] = script.jobs
+        told = last_word(job)
+    assert series(dump) == series(reference)
+    assert (dump["error"], dump["labels"]["team"], dump["labels"]["seed"]) == (None, "own", 7)
+    assert [each["values"] for each in dump["sequences"] if each["name"] == "__system__memory_percent"]
+    assert (told["state"], told["indexed"]) == (state, False)
+    assert reason in told["reason"]
+    if state == "failed":
+        assert f"harness: nothing has reached Aim: {told['reason']}" in done.stderr
+        assert dump["run_hash"] is None
+
+
+def is_struck_at(script: Script) -> bool:
+    """Whether the program waits at its step 15, and Aim has taken something of it."""
+    for job in script.jobs:
+        steps = [event for _, event in read_events(job.events(0)) if event["e"] == "step"]
+        tracked = (read_document(job.forwarder) or {}).get("tracked") or 0
+        return len(steps) == STRUCK_AT and tracked >= STRUCK_AT
+    return False
+
+
+def last_word(job: JobPaths) -> dict[str, Any]:
+    """forwarder.json when no forwarder of the job is left."""
+    eventually(lambda: not processes_naming(f"forward/__main__.py\0{job.root}"))
+    return read_document(job.forwarder) or {}
+
+
+def test_the_run_is_found_by_what_the_program_says(script: Script) -> None:
+    done = script.run("own.py", "runs", "6")
+    [job] = script.jobs
+    assert last_word(job)["state"] == "complete", last_word(job)
+    dump = script.dump()
+    assert done.stdout.split()[-2:] == [dump["run_hash"], str(script.root / "runs")]
+    [run] = query(script.root / "runs", "run.benchmark.labels.team == 'own' and run.experiment == 'own'")
+    assert (run["hash"], run["name"], run["benchmark"]["verdict"]) == (dump["run_hash"], "own", "none")
+    assert run["series"]['loss {"rank": 0}'][1] == series(dump)["loss"][1]
+
+
+def test_a_script_that_is_killed(script: Script) -> None:
+    process = script.start("own.py", "runs", "2000")
+    eventually(lambda: process.poll() is not None or any(job.events(0).exists() for job in script.jobs))
+    [job] = script.jobs
+    eventually(lambda: ((read_document(job.forwarder) or {}).get("tracked") or 0) > 20)
+    process.kill()
+    ended(process)
+    told = last_word(job)
+    assert "nobody has left a verdict" in told["reason"]
+    assert told["indexed"]
+    [run] = query(script.root / "runs", "run.benchmark.labels.team == 'own'")
+    assert len(run["series"]['loss {"rank": 0}'][0]) > 3
+
+
+def test_an_error_on_another_rank(script: Script) -> None:
+    (script.root / "fail.py").write_text(OOM_ON_RANK_1)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    done = script.run(*torchrun, "fail.py", "20", GLOO_SOCKET_IFNAME="lo")
+    assert done.returncode == 1
+    dump = script.dump()
+    assert (dump["error"]["kind"], dump["error"]["rank"]) == ("gpu_oom", 1), done.stderr
+    assert [len(series(dump, rank)["loss"][0]) for rank in (0, 1)] >= [2, 2]
+    [job] = script.jobs
+    assert job.ranks() == [0, 1]
+
+
+def test_a_callback_for_each_of_several_trainings(script: Script) -> None:
+    """Each is a job and a run; a Trainer without a callback is left alone."""
+    (script.root / "sweep.py").write_text(SWEEP)
+    done = script.run("sweep.py", "4")
+    assert done.returncode == 0, done.stderr
+    jobs = script.jobs
+    assert [len(list(read_events(job.events(0)))) > 8 for job in jobs] == [True, True]
+    assert [last_word(job)["state"] for job in jobs] == ["complete", "complete"]
+    for seed, job in enumerate(jobs, 1):
+        assert len(series(script.dump(str(seed)))["loss"][0]) == 4
+        [run] = query(script.root / "runs", f"run.benchmark.labels.seed == {seed}")
+        assert run["benchmark"]["job"] == str(job.root)
+
+
+def test_in_a_job_of_the_harness(pod: Pod) -> None:
+    done = pod.run("--aim-repo", "runs", "--label", "team=launch", "--", "own.py", "elsewhere", "6")
+    assert done.code == 0, done.stderr
+    assert done.record is not None
+    assert (done.record.labels["team"], done.record.labels["seed"]) == ("launch", "7")
+    assert done.record.aim is not None
+    assert done.record.aim["state"] == "complete"
+    dump: dict[str, Any] = json.loads((pod.root / "out" / "dump.json").read_text())
+    assert done.stdout.split()[-2:] == [dump["run_hash"], str(pod.root / "runs")]
+    assert "not to the program's repo" in done.stderr
+    assert not (pod.root / "results").exists()
+    assert not (pod.root / "elsewhere").exists()
+    steps = [event for _, event in read_events(pod.job.events(0)) if event["e"] == "step"]
+    assert len(steps) == 6
+    [run] = query(pod.root / "runs", "run.benchmark.labels.team == 'launch' and run.benchmark.labels.seed == 7")
+    assert run["hash"] == dump["run_hash"]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "error"),
+    [
+        (["train.py", "success"], Kind.NONE, None),
+        (["--nproc", "2", "--", "train.py", "oom"], Kind.GPU_OOM, ("torch.OutOfMemoryError", 1, 3)),
+        (["--nproc", "2", "--", "train.py", "sigkill"], Kind.KILLED, (None, 1, 3)),
+        (["train.py", "user-error"], Kind.USER_ERROR, ("builtins.TypeError", 0, None)),
+        (["not_there.py"], Kind.USER_ERROR, (None, None, None)),
+    ],
+    ids=["success", "oom", "sigkill", "user-error", "not-there"],
+)
+def test_the_dump_of_exec(pod: Pod, command: Sequence[str], kind: Kind, error: Any) -> None:
+    separator = [] if "--" in command else ["--"]
+    done = pod.run("--no-aim", "--label", "team=search", "--aim-output-file", "out/x.json", *separator, *command)
+    assert done.record is not None
+    assert done.record.verdict is not None
+    assert done.record.verdict.kind == kind
+    dump: dict[str, Any] = json.loads((pod.root / "out" / "x.json").read_text())
+    assert dump["labels"] == done.record.labels
+    assert dump["run_hash"] is None
+    told = dump["error"]
+    assert (told and (told["type"], told["rank"], told["step"])) == error
+    if error:
+        assert told["kind"] == kind
+        assert told["message"]
+    steps = series(dump).get("loss", ([], [], []))[0]
+    assert steps == list(range(1, {Kind.NONE: 7, Kind.USER_ERROR: 1}.get(kind, 3)))
+
+
+def test_the_dump_after_a_signal(pod: Pod) -> None:
+    process = pod.start("--no-aim", "--aim-output-file", "out/x.json", "--", "steps.py", "2000")
+    eventually(lambda: process.poll() is not None or len(list(read_events(pod.job.events(0)))) > 20)
+    process.send_signal(signal.SIGTERM)
+    done = pod.end(process)
+    dump: dict[str, Any] = json.loads((pod.root / "out" / "x.json").read_text())
+    assert (done.log["kind"], dump["error"]["kind"]) == (Kind.KILLED, Kind.KILLED)
+    assert "SIGTERM" in dump["error"]["message"]
+    assert len(series(dump)["loss"][0]) > 3
+
+
+def test_an_output_file_that_cannot_be_written_is_wrong_usage(pod: Pod) -> None:
+    (pod.root / "file").touch()
+    done = pod.run("--no-aim", "--aim-output-file", "file/x.json", "--", "train.py", "success")
+    assert (done.code, done.record) == (2, None)
+    assert "--aim-output-file" in done.log["reason"]
