@@ -94,6 +94,7 @@ def tiny(pairs: int) -> None:
         environ = os.environ | {"HF_HUB_OFFLINE": "1", "HARNESS_LOCK_DIR": str(folder / "locks")}
         environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "benchmarks/", "-k", "tiny"]
+        command += ["--results", str(folder / "results")]
         for pair in range(pairs + 1):
             programs = []
             for case in cases:
@@ -103,10 +104,9 @@ def tiny(pairs: int) -> None:
                 job.job.write_text(json.dumps({"scenario": resolved(case.scenario)}))
                 program = ["-m", "harness.probe.finetune", str(job.root)]
                 programs.append(timed([*launcher(sys.executable, case.scenario.world_size), *program], environ))
-            results = ["--results", str(folder / f"results-{pair}")]
-            whole = timed([*command, *results], environ)
-            without = timed([*command, *results, "--no-aim"], environ)
-            if pair:  # the first one only warms the page cache
+            whole = timed(command, environ)
+            without = timed([*command, "--no-aim"], environ)
+            if pair:  # the first one only warms the page cache, and makes the Aim repo
                 bare.append((sum(wall for wall, _ in programs), sum(cpu for _, cpu in programs)))
                 cased.append(whole)
                 aimless.append(without)

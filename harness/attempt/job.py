@@ -103,6 +103,7 @@ def prepare(
         # What the built-in trainer reads must be what was asked for; `refuse` has seen to secrets among it.
         "scenario": shown(case) | {key: scenario[key] for key in ("model", "method", "data", "training")},
         "labels": dict(labels),
+        "default_labels": case.scenario.default_labels(settings.labels),
         "tags": list(case.scenario.tags),
         "aim": settings.aim.section() if settings.aim else None,
         "output_file": str(settings.output_file) if settings.output_file else None,

@@ -2,9 +2,10 @@
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness import classify, metrics
 from harness.attempt.hidden import secrets_of
@@ -13,6 +14,7 @@ from harness.classify.evidence import log_tail
 from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact
+from harness.probe.series import labels_of
 from harness.record import Kind, Record
 from harness.scenario import Case
 
@@ -38,7 +40,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     return record.model_copy(
         update={
             "state": "finished",
-            "labels": program_labels(evidence.ranks) | record.labels,
+            "labels": _labels(job, record.labels, evidence.ranks),
             "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
             "measurements": metrics.measure(evidence.ranks, samples, ended),
@@ -48,14 +50,13 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     )
 
 
-def program_labels(ranks: Sequence[RankJournal]) -> dict[str, str]:
-    """Labels that the program has given itself; a value that is no text is told as JSON."""
-    found: dict[str, str] = {}
+def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJournal]) -> dict[str, str]:
+    """The job's, with those that the program has given itself; a value that is no text is told as JSON."""
+    program: dict[str, Any] = {}
     for event in (event for rank in ranks for event in rank.of("labels")):
-        labels = event.get("labels")
-        for key, value in labels.items() if isinstance(labels, dict) else ():
-            found[key] = value if isinstance(value, str) else json.dumps(value)
-    return found
+        program |= event["labels"] if isinstance(event.get("labels"), dict) else {}
+    labels = labels_of({**(read_document(job.job) or {}), "labels": dict(launched)}, program)
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in labels.items()}
 
 
 def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:

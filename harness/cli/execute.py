@@ -117,9 +117,9 @@ def execute(
     )
     with Signals() as signals:
         ending = _redacted(run(request, signals), command)
+        tell(ending)  # the termination log first: a long job's dump takes its time
         if aim_output_file is not None:
             _write_output(ending, aim_output_file)
-        tell(ending)
     raise typer.Exit(ending.code)
 
 
@@ -129,8 +129,8 @@ def _write_output(ending: Ending, path: Path) -> None:
         return
     try:
         write_output(ending.record, ending.path.parent, path)
-    except OSError as error:
-        say(f"warning: --aim-output-file {path} not written: {error.strerror}")
+    except Exception as error:  # the job's end is no other for it
+        say(f"warning: --aim-output-file {path} not written: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """The dump of `harness exec --aim-output-file`: written again when the verdict is known, whatever became of the job."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.probe.dump import document, first_error, write_dump
+from harness.probe.dump import document, first_error, usable, write_dump
 from harness.probe.layout import JobPaths
 
 if TYPE_CHECKING:
@@ -12,18 +11,11 @@ if TYPE_CHECKING:
 
 
 def make_way(path: Path) -> Path:
-    """Make the file's folder and take away what an earlier job has left; returns the absolute path.
-
-    Raises ValueError where the file could not be written."""
-    path = Path(os.path.abspath(path))
+    """Make the file's folder; returns the absolute path.  Raises ValueError where a dump cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        return usable(path)
     except OSError as error:
-        raise ValueError(f"--aim-output-file {path}: {error.strerror}") from error
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ValueError(f"--aim-output-file {path}: {path.parent} cannot be written to")
-    return path
+        raise ValueError(f"--aim-output-file {path}: {error.strerror or error}") from error
 
 
 def write_output(record: "Record", folder: Path, path: Path) -> None:

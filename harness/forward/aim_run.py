@@ -28,7 +28,10 @@ def import_aim(python: str) -> str:
         from aim.__version__ import __version__ as version
     except ModuleNotFoundError as error:
         missing = "aim is not installed" if error.name == "aim" else f"aim needs {error.name}, which is not installed,"
-        raise AimError(f"{missing} in {python}; pip install 'aim>=3.29,<4', for Python 3.10 to 3.12") from error
+        raise AimError(
+            f"{missing} in {python} (PYTHONPATH and the user's own packages do not count); pip install 'aim>=3.29,<4', "
+            "for Python 3.10 to 3.12"
+        ) from error
     del aim
     numbers = tuple(int(part) for part in str(version).split(".")[:2] if part.isdigit())
     if not OLDEST <= numbers < (4,):
@@ -147,9 +150,11 @@ class AimRun:
         self.hash = str(run.hash)
         self.series: set[tuple[str, str]] = set()
 
-    def describe(self, document: dict[str, Any]) -> None:
-        """Replace what stands under `run["benchmark"]`."""
+    def describe(self, document: dict[str, Any], experiment: str | None) -> None:
+        """Replace what stands under `run["benchmark"]`, and the experiment if it is another."""
         self._run["benchmark"] = storable(document)
+        if experiment and storable(experiment) != self._run.experiment:
+            self._run.experiment = storable(experiment)
 
     def track(self, point: Point) -> None:
         epoch = None if point.epoch is None else int(point.epoch)  # Aim keeps whole ones

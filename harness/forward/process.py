@@ -5,6 +5,7 @@ call of it is waited for, and the process leaves by os._exit."""
 
 import contextlib
 import faulthandler
+import json
 import os
 import select
 import shutil
@@ -18,13 +19,14 @@ from typing import Any, NoReturn
 from harness.probe.layout import JobPaths, run_hash_of
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
-from harness.probe.series import Journals
+from harness.probe.series import Journals, labels_of
 
 from .aim_run import AimError, AimRepo, AimRun, import_aim, is_remote, quiet, root_of
 from .deadlines import ORPHAN_S, Deadlines
 from .locks import locked
 from .report import Report
 
+PARENT = "HARNESS_AIM_PARENT"  # pid of who has started this: a forked child of it may keep the pipe open
 REPO = "HARNESS_AIM_REPO"  # not in argv, which every user of the machine can read: an aim:// URL may hold a secret
 PATIENCE = "HARNESS_AIM_TIMEOUT_S"  # seconds; takes the place of job.json's and of ORPHAN_S
 TIMEOUT_S = 30.0
@@ -48,24 +50,32 @@ def main(argv: list[str]) -> NoReturn:
     timeout_s = float(patience or options.get("timeout_s") or TIMEOUT_S)
     report = Report(job.forwarder, redact(name))
     deadlines = Deadlines(timeout_s, timeout_s if patience else ORPHAN_S)
+    parent = os.environ.pop(PARENT, "")
     report.write()
     forwarding = Forwarding(job, document, name, options.get("index_lock"), report, deadlines)
     thread = threading.Thread(target=forwarding.run, name="aim", daemon=True)
-    _watch(job, thread, report, deadlines, timeout_s)
+    _watch(job, thread, report, deadlines, timeout_s, int(parent) if parent.isdigit() else None)
     passed = deadlines.passed() or "the forwarder ended without a word"
     report.end(passed + disk_hint(name))  # unless the thread has written the end
     sys.stderr.flush()
     os._exit(0)
 
 
-def _watch(job: JobPaths, thread: threading.Thread, report: Report, deadlines: Deadlines, timeout_s: float) -> None:
+def _watch(
+    job: JobPaths,
+    thread: threading.Thread,
+    report: Report,
+    deadlines: Deadlines,
+    timeout_s: float,
+    parent: int | None,
+) -> None:
     """Start the thread, and return when it is done or a deadline has passed."""
     due = 0.0
     while deadlines.passed() is None:
         if not deadlines.has_job_ended and job.end.exists():
             deadlines.job_ended()
             due = 0.0
-        if not deadlines.is_orphaned and _stdin_ended():
+        if not deadlines.is_orphaned and (_stdin_ended() or (parent is not None and os.getppid() != parent)):
             deadlines.orphaned()
             due = 0.0
         if time.monotonic() >= due:
@@ -145,8 +155,8 @@ class Forwarding:
             repo = AimRepo(self._name)
             self._report.pending = repo.pending
             run_hash, name = run_hash_of(str(self._document.get("job_id"))), str(self._document.get("case_id"))
-            run = repo.open_run(run_hash, self._labels.get("experiment"), name, self._tags)
-            run.describe(self._description({}))
+            run = repo.open_run(run_hash, self._experiment, name, self._tags)
+            run.describe(self._description({}), self._experiment)
         self._report.note(run_hash=run.hash)
         missing = [self._follow(repo, run), self._finish(run)]
         self._index(repo, run)
@@ -155,6 +165,7 @@ class Forwarding:
     def _follow(self, repo: AimRepo, run: AimRun) -> str | None:
         """Track what the journals hold and what is added, until the job has ended and all is read."""
         self._deadlines.enter("forwarding")
+        labels: dict[str, Any] = {}
         while True:
             ended = self._deadlines.has_job_ended or self._job.end.exists()  # before reading: nothing is added after it
             self._deadlines.wake.clear()
@@ -165,6 +176,9 @@ class Forwarding:
                 if number % 256 == 0 and self._deadlines.is_short():
                     break
             self._report.note(skipped=self._journals.skipped)
+            if self._journals.labels != labels:  # found by them while the job runs, too
+                labels = dict(self._journals.labels)
+                run.describe(self._description({}), self._experiment)
             if not repo.is_there(run.hash):
                 raise AimError(f"the run's files are gone from the repo {redact(repo.name)}: was it deleted?")
             if points is None and ended:
@@ -187,7 +201,7 @@ class Forwarding:
             time.sleep(POLL_S)
             found = self._found_record()
         self._deadlines.enter("writing the verdict")
-        run.describe(self._description(found or {}))
+        run.describe(self._description(found or {}), self._experiment)
         self._deadlines.enter("closing the run", OPEN_S)
         run.close()
         return None if found else "nobody has left a verdict"
@@ -206,8 +220,12 @@ class Forwarding:
     @property
     def _labels(self) -> dict[str, Any]:
         """Those that the program has given itself so far, and over them those given at launch."""
-        labels = self._document.get("labels")
-        return self._journals.labels | (labels if isinstance(labels, dict) else {})
+        return labels_of(self._document, self._journals.labels)
+
+    @property
+    def _experiment(self) -> str | None:
+        experiment = self._labels.get("experiment")
+        return experiment if experiment is None or isinstance(experiment, str) else json.dumps(experiment)
 
     @property
     def _tags(self) -> list[str]:

@@ -1,7 +1,6 @@
 """Starts the forwarder beside a job and collects what it says; a job's verdict never depends on it."""
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.forward.report import SCHEMA, STILL
+from harness.probe.companions import aim_is_installed, quiet_environment
 from harness.probe.layout import JobPaths
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
@@ -43,7 +43,7 @@ class Aim:
 def choose(
     repo: str | None, python: str | None, timeout_s: float | None, *, off: bool, default: Path, base: Path
 ) -> Aim | None:
-    """Where the runs of a session go: `default` unless a repo is named, which is relative to `base`.
+    """Where the runs of a session go: `default` unless a repo is named; relative paths are below `base`.
 
     None where nothing is forwarded: told so, or nobody asked for a repo or an interpreter and this one has no Aim.
     Raises ValueError for options that contradict each other."""
@@ -53,17 +53,12 @@ def choose(
             if value is not None:
                 raise ValueError(f"--no-aim and {option} contradict each other; leave one of them out")
         return None
-    if repo is None and python is None and not is_installed():
+    if repo is None and python is None and not aim_is_installed():
         return None
-    return Aim(absolute(repo or str(default), base), python or sys.executable, timeout_s or TIMEOUT_S)
-
-
-def is_installed() -> bool:
-    """Whether this interpreter has Aim; nothing is imported."""
-    with contextlib.suppress(ValueError):  # a module somebody has made up
-        spec = importlib.util.find_spec("aim")
-        return spec is not None and spec.origin is not None  # a folder `aim` here, a repo say, has no origin
-    return False
+    python = python or sys.executable
+    if os.sep in python:  # the forwarder starts in another folder; a bare name is looked up on PATH
+        python = absolute(python, base)
+    return Aim(absolute(repo or str(default), base), python, timeout_s or TIMEOUT_S)
 
 
 def absent() -> str:
@@ -74,9 +69,9 @@ def absent() -> str:
     )
 
 
-def absolute(repo: str, base: Path) -> str:
-    """A repo's name that means the same in every folder; an aim:// URL is one."""
-    return repo if "://" in repo else os.path.abspath(base / os.path.expanduser(repo))
+def absolute(name: str, base: Path) -> str:
+    """A path that means the same in every folder; an aim:// URL does."""
+    return name if "://" in name else os.path.abspath(base / os.path.expanduser(name))
 
 
 class Forwarder:
@@ -101,7 +96,8 @@ class Forwarder:
             try:
                 process = subprocess.Popen(
                     [aim.python, "-I", str(SCRIPT), str(job.root)],
-                    env={**os.environ, REPO: repo},
+                    cwd=job.root,  # Aim makes its database by `python -m`: not among the user's modules
+                    env=quiet_environment(os.environ) | {REPO: repo},
                     stdin=subprocess.PIPE,  # its end tells the forwarder that the harness has died
                     stdout=log,
                     stderr=log,

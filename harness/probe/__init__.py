@@ -14,12 +14,15 @@ __all__ = ["BenchmarkAimCallback", "Journal"]
 
 def __getattr__(name: str) -> Any:
     # Not at once: the harness imports this package where there is no transformers, of whose class the callback is.
-    if name == "BenchmarkAimCallback":
-        from .callback import BenchmarkAimCallback
+    try:
+        if name == "BenchmarkAimCallback":
+            from .callback import BenchmarkAimCallback
 
-        return BenchmarkAimCallback
-    if name == "Journal":
-        from .own_loop import Journal
+            return BenchmarkAimCallback
+        if name == "Journal":
+            from .own_loop import Journal
 
-        return Journal
+            return Journal
+    except AttributeError as error:  # which `from harness.probe import ...` would take for a name that is not there
+        raise ImportError(f"{name} cannot be imported: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,13 @@
 The one module of the probe that imports another library outside of functions: to be imported inside of them."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from .attach import Attachment, Repo, attach
+from .attach import Attachment, Name, Repo, attach
 from .hooks import install_for_own
 from .measure import Meter
 from .model import count_parameters
@@ -19,22 +20,24 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
 
     `custom_metadata`: labels, any mapping that JSON can hold; `experiment` among them names the run's experiment.
     `output_file`: where the dump is written when training ends, well or by an exception.
-    `repo`: folder or aim:// URL; by default the folder `results`, where this interpreter has Aim; False: no Aim.
+    `repo`: folder or aim:// URL; by default the folder of results, where this interpreter has Aim; False: no Aim.
+    `results`: where the job directory is made, if the job is the program's own.
 
-    In a program of its own it measures the Trainer that it is given to, and keeps the journals under `results/`.  In a
-    job of the harness, which measures already, it adds its labels and its output file, and the run is the job's.
+    In a program of its own it measures the Trainer that it is given to.  In a job of the harness, which measures
+    already, it adds its labels and its output file, and the run is the job's.
     Aim lives in a process of its own: nothing that becomes of it reaches training.
 
-    Raises TypeError when `custom_metadata` is no mapping, OSError when the folders cannot be made."""
+    Raises TypeError for arguments of a wrong type, OSError when the output file or a job directory cannot be made."""
 
     def __init__(
         self,
         custom_metadata: Mapping[str, Any] | None = None,
         output_file: str | os.PathLike[str] | None = None,
         repo: Repo = None,
+        results: Name = "results",
     ) -> None:
-        self._attached = attach(custom_metadata, output_file, repo)
-        if self._attached.own:
+        self._attached = attach(custom_metadata, output_file, repo, results)
+        if self._attached.job is not None:
             install_for_own(self._attached.meter)
         self._counted: dict[str, Any] | None = None
 
@@ -51,7 +54,12 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def harness_meter(self) -> Meter | None:
         """The meter that is to measure the Trainer which has this callback; None when another callback does it."""
-        return self._attached.meter if self._attached.own else None
+        return self._attached.meter if self._attached.feeds and not self._attached.meter.off else None
+
+    def close(self) -> None:
+        """End the job now, where it is the program's own: by default it ends with the process, or when the next begins
+        after training.  In a notebook, nobody finds the run before."""
+        self._attached.close()
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:
@@ -60,6 +68,10 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
                 self._counted = None if model is None else count_parameters(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._attached.job is not None and self._attached.meter.off:
+            print(
+                "harness: this training is not measured: its job has ended, or is a parent process's", file=sys.stderr
+            )
         if (meter := self.harness_meter) is not None:
             with meter.guard("on_train_begin"):
                 meter.begin(args, state, kwargs.get("model"), self._counted)
@@ -109,7 +121,7 @@ def injected(meter: Meter) -> type[BenchmarkAimCallback]:
         """Measures a Trainer for the job's meter."""
 
         def __init__(self) -> None:
-            self._attached = Attachment(meter, own=True)
+            self._attached = Attachment(meter, feeds=True)
             self._counted = None
 
     return InjectedCallback

@@ -3,7 +3,9 @@
 Written by the program itself when training ends, and again by the harness, which knows of ends that a program does not
 live to see."""
 
+import errno
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,47 @@ from typing import Any
 from .journal import SCHEMA
 from .layout import JobPaths, run_hash_of
 from .reading import Event, decode_event, open_regular, read_document
-from .series import Journals
+from .series import Journals, labels_of
 from .signatures import match
 from .writing import write_document
+
+_TELLING = re.compile(rb'"e": ?"(exception|step|segment)"')  # a long journal is not decoded for its few exceptions
+BEGINNING = b'{\n "schema": '  # of every dump
+
+
+def usable(path: Path) -> Path:
+    """Where the dump is to be written, its folder made, links followed.
+
+    Raises OSError where it could not be written, and where something else is that must not be replaced."""
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "its folder cannot be written to", str(path))
+    if os.path.lexists(path):
+        if not path.is_file():
+            raise FileExistsError(errno.EEXIST, "it is there and no regular file", str(path))
+        with open_regular(path) as file:
+            begun = file.read(len(BEGINNING))
+        if begun not in (b"", BEGINNING):
+            raise FileExistsError(errno.EEXIST, "it is there and no dump: name another file", str(path))
+    elif len(os.fsencode(path.name)) > os.pathconf(path.parent, "PC_NAME_MAX"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
+    return path
 
 
 def write_dump(dump: dict[str, Any], path: Path) -> None:
     """Write a dump atomically, readable for whom the umask lets; OSError when that is not possible."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    umask = os.umask(0)
-    os.umask(umask)
-    write_document(path, dump, durable=True, mode=0o666 & ~umask)
+    write_document(path, dump, durable=True, mode=0o666 & ~_umask())
+
+
+def _umask() -> int:
+    """Asked of the kernel: os.umask can only ask by setting it, for all threads."""
+    try:
+        told = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask:"))
+        return int(told.split()[1], 8)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0o077
 
 
 def document(job: JobPaths, error: dict[str, Any] | None) -> dict[str, Any]:
@@ -48,7 +80,7 @@ def document(job: JobPaths, error: dict[str, Any] | None) -> dict[str, Any]:
         "job": str(job.root),
         "run_hash": run_hash_of(str(launched.get("job_id"))) if aim and told.get("state") != "failed" else None,
         "repo": aim.get("repo") if aim else None,
-        "labels": journals.labels | (launched.get("labels") or {}),
+        "labels": labels_of(launched, journals.labels),
         "error": error,
         "written": time.time(),
         "sequences": list(sequences.values()),
@@ -80,13 +112,14 @@ def _last_exception(journal: Path) -> Event | None:
     last = None
     try:
         with open_regular(journal) as file:
-            for event in map(decode_event, file):
-                if event is None:
+            for line in file:
+                found = _TELLING.search(line)
+                if found is None:
                     continue
-                if event["e"] == "exception" and event.get("where") != "log":
-                    last = event
-                elif event["e"] in ("segment", "step"):
+                if found[1] != b"exception":
                     last = None
+                elif (event := decode_event(line)) is not None and event.get("where") != "log":
+                    last = event
     except OSError:
         return None
     return last

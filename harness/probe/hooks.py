@@ -86,7 +86,7 @@ def install_for_own(meter: Meter) -> None:
     import accelerate.accelerator
     import transformers.trainer
 
-    _own.append(meter)
+    _own[:] = [other for other in _own if not other.off] + [meter]
     wrap_trainer(transformers.trainer.Trainer, _whose, meter)
     wrap_accelerator(accelerate.accelerator.Accelerator, _whose)
 
@@ -94,9 +94,11 @@ def install_for_own(meter: Meter) -> None:
 def _whose(trainer: Any) -> Meter | None:
     if trainer is None:
         return next((meter for meter in reversed(_own) if meter.training), None)
+    from .callback import BenchmarkAimCallback
+
     callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-    found = (getattr(callback, "harness_meter", None) for callback in callbacks)
-    return next((meter for meter in found if meter is not None), None)
+    ours = (callback for callback in callbacks if isinstance(callback, BenchmarkAimCallback))
+    return next((meter for callback in ours if (meter := callback.harness_meter) is not None), None)
 
 
 def patch_trainer(module: Any, meter: Meter) -> None:

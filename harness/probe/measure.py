@@ -18,7 +18,7 @@ from .memory import no_memory, read_memory
 from .model import describe_model
 from .pending import Ended, Pending, Read
 from .redact import redact_tree
-from .tokens import Counts, no_counts
+from .tokens import Counts, no_counts, told_counts
 from .writing import write_document
 
 FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
@@ -50,7 +50,7 @@ def job_folder() -> str | None:
 class Meter:
     """The state of one rank's measuring."""
 
-    def __init__(self, job: JobPaths, rank: int, journal: JournalFile, secrets: set[str]) -> None:
+    def __init__(self, job: JobPaths, rank: int, journal: JournalFile | None, secrets: set[str]) -> None:
         self.job, self.rank, self.secrets = job, rank, secrets
         self.own_target = False
         self.phase = "import"
@@ -62,8 +62,10 @@ class Meter:
         self.depth = 0  # of train() calls
         self.outputs: list[Path] = []  # where the dump goes when training ends
         self.told = False  # the program tells its steps itself
-        self._dumped = False
-        self._journal: JournalFile | None = journal
+        self.is_own = False  # the job is the program's own
+        self.ended_by: dict[str, Any] | None = None  # an end of training that is no exception of the journal
+        self._dumped = self._news = False  # a dump was written; something was journalled that it lacks
+        self._journal = journal
         self._faults: Counter[str] = Counter()
         self._logged = 0
         self._sightings = Sightings()
@@ -85,9 +87,10 @@ class Meter:
         """Journal a failure of the probe itself."""
         self._faults[where] += 1
         if self._faults[where] <= FAULTS_TOLD:
-            self._write(
-                "probe_error", where=where, message=f"{qualified(type(error))}: {message_of(error, self.secrets)}"
-            )
+            said = f"{qualified(type(error))}: {message_of(error, self.secrets)}"
+            self._write("probe_error", where=where, message=said)
+            if self.is_own and self._faults.total() == 1:  # nobody else will look into the journal
+                print(f"harness: a measurement failed, {where}: {said}", file=sys.stderr)
 
     def switch_off(self) -> None:
         """In a forked child: it is no rank, and the journal is its parent's."""
@@ -171,21 +174,23 @@ class Meter:
 
     def dump(self, error: BaseException | None) -> None:
         """Write the dump to where it was asked for; `error`: what has ended training."""
-        if not self.outputs or self.off:
+        if self.off:
             return
-        told = None
-        if error is not None:
-            told = first_error(self.job) or {
+        self.ended_by = None
+        if error is not None and exit_code_of(error) != 0:
+            self.ended_by = {
                 "kind": "unknown",
                 "type": qualified(type(error)),
                 "message": message_of(error, self.secrets),
                 "rank": self.rank,
                 "step": self._last_step,
             }
-        self._dump(told)
+        if self.outputs:
+            self._dump()
 
-    def _dump(self, error: dict[str, Any] | None) -> None:
-        dump, self._dumped = document(self.job, error), True
+    def _dump(self) -> None:
+        dump = document(self.job, first_error(self.job) or self.ended_by)
+        self._dumped, self._news = True, False
         for path in self.outputs:
             try:
                 write_dump(dump, path)
@@ -196,9 +201,9 @@ class Meter:
         """After the journal's end: an evaluation may have followed training, or training have never begun."""
         if self._dumped:
             self.outputs = [path for path in self.outputs if path.exists()]  # where it was taken away, it is not missed
-        if self.rank == 0 and self.outputs:
+        if self.rank == 0 and self.outputs and (self._news or not self._dumped):
             with self.guard("dump"):
-                self._dump(first_error(self.job))
+                self._dump()
 
     def _start_segment(self) -> None:
         self._segment += 1
@@ -230,9 +235,7 @@ class Meter:
         self._loss = loss if self._loss is None else self._loss + loss
 
     def saw_norm(self, norm: Any) -> None:
-        if hasattr(norm, "to_local"):  # a DTensor; gathering it would be a collective of our own
-            norm = norm.to_local() if all(p.is_replicate() for p in norm.placements) else None
-        self._norm = norm
+        self._norm = _local(norm)
 
     def saw_optimizer(self, optimizer: Any) -> None:
         """Before the optimizer's step, so before the scheduler's."""
@@ -276,14 +279,17 @@ class Meter:
         self._last_end = time.monotonic()
 
     def program_stepped(
-        self, step: int, loss: Any, norm: Any, rate: Any, counts: Counts | None, epoch: float | None
+        self, step: int, *, loss: Any, norm: Any, rate: Any, counts: tuple[Any, Any, Any, Any], epoch: Any
     ) -> None:
-        """A step of which the program tells has ended; numbers may be 0-dim tensors."""
-        if not self._optimizer_segment:
+        """A step of which the program tells has ended; numbers may be 0-dim tensors.  `counts`: see `told_counts`."""
+        if not self._optimizer_segment or step <= (self._last_step or 0):
             torch = sys.modules.get("torch")
             self._start_loop(step, cuda=torch is not None and torch.cuda.is_initialized())
-        self._loss, self._norm, self._rate = _number(loss), _number(norm), _number(rate)
-        self._step_ended(step, counts, epoch)
+        self._loss, self._norm, self._rate = _number(_local(loss)), _number(_local(norm)), _number(rate)
+        told = None
+        with self.guard("Journal.step"):  # odd counts cost the counts, not the step
+            told = told_counts(counts)
+        self._step_ended(step, told, _number(epoch))
         self.seen_by = "journal"
 
     def loop_left(self, error: BaseException | None) -> None:
@@ -333,6 +339,7 @@ class Meter:
             events.append(("tokens", {"step": ended.fields["step"], "segment": ended.fields["segment"], **counts}))
         if self._journal is not None:
             self._journal.write_all(events)
+            self._news = True
 
     def _why_uncounted(self) -> str:
         cls = type(self.trainer)
@@ -345,6 +352,7 @@ class Meter:
         self.tag_overhead("log")
         numbers = {k: v for k, v in logs.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
         self._write("log", step=step, epoch=epoch, logs=numbers)
+        self._news = True
 
     def evaluated(self, step: int) -> None:
         self.tag_overhead("eval")
@@ -366,6 +374,7 @@ class Meter:
         step = (self._last_step or 0) + 1 if in_step else None
         record = describe(error, where=where, step=step, phase=self.phase, exit_code=exit_code, secrets=self.secrets)
         self._write("exception", **record)
+        self._news = True
         is_bare_exit = isinstance(error, SystemExit)
         if isinstance(error, KeyboardInterrupt) or (is_bare_exit and self._sightings.best()):
             return None
@@ -436,11 +445,21 @@ class Guard:
         return True
 
 
+def _local(value: Any) -> Any:
+    """A DTensor's value where every rank has it; gathering it would be a collective of our own."""
+    if not hasattr(value, "to_local"):
+        return value
+    return value.to_local() if all(placement.is_replicate() for placement in value.placements) else None
+
+
 def _number(value: Any) -> Any:
-    """Floats for the numbers of a program; a tensor on a device stays one, to be read late."""
-    if value is None or hasattr(value, "is_cpu"):
-        return value.item() if getattr(value, "is_cpu", False) else value
-    return float(value)
+    """A float for a number of a program, None for what is none; a tensor on a device stays one, to be read late."""
+    if value is None or (hasattr(value, "is_cpu") and not value.is_cpu):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _device_type(optimizer: Any) -> str | None:

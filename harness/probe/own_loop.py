@@ -1,12 +1,12 @@
 """For programs without a Trainer: they tell of their steps, in a job of the harness or in one of their own."""
 
+import operator
 import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from .attach import Repo, attach
-from .tokens import Counts
+from .attach import Name, Repo, attach
 
 
 class Journal:
@@ -19,16 +19,17 @@ class Journal:
 
     A step lasts from the end of the one before (the first: from the making of the journal) to the call that tells of
     it.  Numbers may be tensors of no dimension: on a GPU they are read when they are there, nothing waits for them.
-    In a job of the harness the program's optimizers are then no longer watched.  As a context manager it ends with the
-    block; otherwise with the process."""
+    In a job of the harness the program's optimizers are then no longer watched.  It ends with its block, by `close`, or
+    with the process."""
 
     def __init__(
         self,
         custom_metadata: Mapping[str, Any] | None = None,
         output_file: str | os.PathLike[str] | None = None,
         repo: Repo = None,
+        results: Name = "results",
     ) -> None:
-        self._attached = attach(custom_metadata, output_file, repo)
+        self._attached = attach(custom_metadata, output_file, repo, results)
         self._meter = self._attached.meter
         self._meter.told_by_program()
 
@@ -55,34 +56,38 @@ class Journal:
         samples: int | None = None,
         epoch: float | None = None,
     ) -> None:
-        """An optimizer step has ended; `step` counts from 1 and never falls.
+        """An optimizer step has ended; `step` counts from 1.  Where it falls, training has begun anew.
 
         The counts are of this rank's share: `tokens` those that are no padding, `padded_tokens` all slots (default: the
-        same as `tokens`), `trainable_tokens` those that count in the loss."""
+        same as `tokens`), `trainable_tokens` those that count in the loss.  Raises TypeError for a step that is no
+        integer; anything else that is no number is not known."""
+        step = operator.index(step)
         with self._meter.guard("Journal.step"):
-            counts = None
-            if tokens is not None:
-                counts = Counts(
-                    padded=int(tokens if padded_tokens is None else padded_tokens),
-                    samples=samples,
-                    non_pad=[_count(tokens)],
-                    trainable=None if trainable_tokens is None else [_count(trainable_tokens)],
-                    reason="the program did not tell of trainable tokens" if trainable_tokens is None else None,
-                )
-            self._meter.program_stepped(step, loss, grad_norm, learning_rate, counts, epoch)
+            self._meter.program_stepped(
+                step,
+                loss=loss,
+                norm=grad_norm,
+                rate=learning_rate,
+                counts=(tokens, padded_tokens, trainable_tokens, samples),
+                epoch=epoch,
+            )
 
-    def log(self, step: int, /, **numbers: float) -> None:
-        """Numbers of the program's own, such as an evaluation's."""
+    def log(self, step: int, /, **numbers: Any) -> None:
+        """Numbers of the program's own, such as an evaluation's; waits for those that are on a GPU.
+
+        Raises TypeError for a step that is no integer."""
+        step = operator.index(step)
         with self._meter.guard("Journal.log"):
-            self._meter.logged(step, numbers, None)
+            self._meter.logged(step, {name: float(number) for name, number in numbers.items()}, None)
 
     def close(self) -> None:
-        """The loop has ended: brings what was measured to the disk, and writes the dump."""
+        """The loop has ended: writes the dump, and ends the job where it is the program's own."""
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
         with self._meter.guard("Journal.close"):
             self._meter.loop_left(error)
+        self._attached.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -91,9 +96,3 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(error)
-
-
-def _count(value: Any) -> Any:
-    if getattr(value, "is_cuda", False):
-        return value
-    return int(value)

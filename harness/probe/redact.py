@@ -99,15 +99,23 @@ def redact_argv(argv: Sequence[str], secrets: Collection[str] = ()) -> list[str]
 
 
 def redact_tree(value: Any, secrets: Collection[str] = ()) -> Any:
-    """A copy of nested mappings and lists: texts under a secret's name hidden whole, all others redacted."""
+    """A copy of nested mappings and lists: texts below a secret's name hidden whole, all others redacted, keys too."""
+    return _tree(value, secrets, hidden=False)
+
+
+def _tree(value: Any, secrets: Collection[str], *, hidden: bool) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if isinstance(item, str) and is_secret_name(str(key)) else redact_tree(item, secrets)
+            redact(key, secrets) if isinstance(key, str) else key: _tree(
+                item, secrets, hidden=hidden or is_secret_name(str(key))
+            )
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [redact_tree(item, secrets) for item in value]
-    return redact(value, secrets) if isinstance(value, str) else value
+        return [_tree(item, secrets, hidden=hidden) for item in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if hidden else redact(value, secrets)
 
 
 def _argv(argv: Sequence[str], secrets: Collection[str]) -> Iterable[str]:

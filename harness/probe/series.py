@@ -1,7 +1,7 @@
 """From events to points of series: names, units, steps, times and contexts as Aim is to show them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,17 @@ class Point:
     t: float
     context: dict[str, Any]
     epoch: float | None = None
+
+
+def labels_of(launched: Mapping[str, Any], program: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's labels: over the defaults those that the program gives itself, over both those given at launch.
+
+    `launched`: job.json."""
+    labels = launched.get("labels")
+    labels = labels if isinstance(labels, dict) else {}
+    defaults = launched.get("default_labels") or ()
+    given = {key: value for key, value in labels.items() if key not in defaults}
+    return {**labels, **program, **given}
 
 
 class Tail:

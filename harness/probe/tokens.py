@@ -11,7 +11,7 @@ IGNORED = -100  # label that the loss leaves out, torch's and transformers' defa
 class Counts:
     """Tokens of one step; what lies on a device stays there as 0-dim tensors until `device_numbers` were copied."""
 
-    padded: int = 0
+    padded: int | None = 0  # None: as many as are non_pad
     samples: int | None = 0
     micro_batches: int = 0
     non_pad: list[Any] = field(default_factory=list)
@@ -32,13 +32,31 @@ class Counts:
         if self.trainable is not None:
             trainable = sum(n if isinstance(n, int) else next(values) for n in self.trainable)
         return {
-            "padded": self.padded,
+            "padded": non_pad if self.padded is None else self.padded,
             "non_pad": non_pad,
             "trainable": trainable,
             "samples": self.samples,
             "micro_batches": self.micro_batches,
             "reason": self.reason,
         }
+
+
+def told_counts(told: tuple[Any, Any, Any, Any]) -> Counts | None:
+    """What a program tells of a step: (tokens, padded, trainable, samples); None when it tells of no tokens."""
+    tokens, padded, trainable, samples = told
+    if tokens is None:
+        return None
+    return Counts(
+        padded=None if padded is None else int(padded),
+        samples=None if samples is None else int(samples),
+        non_pad=[_told(tokens)],
+        trainable=None if trainable is None else [_told(trainable)],
+        reason="the program did not tell of trainable tokens" if trainable is None else None,
+    )
+
+
+def _told(value: Any) -> Any:
+    return value if hasattr(value, "is_cpu") and not value.is_cpu else int(value)
 
 
 def no_counts(reason: str) -> dict[str, Any]:
@@ -59,7 +77,7 @@ def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
         if ids is None or not hasattr(ids, "numel"):
             return "the batches hold no input_ids"
         counts.micro_batches += 1
-        counts.padded += ids.numel()
+        counts.padded = (counts.padded or 0) + ids.numel()
         counts.samples = (counts.samples or 0) + ids.shape[0] if ids.dim() > 1 else 1
         mask = batch.get("attention_mask")
         if mask is not None and mask.shape == ids.shape:

@@ -225,6 +225,10 @@ class Scenario(Frozen):
         """Labels of a case: the reserved ones by default, then the scenario's own, then the session's."""
         return {"experiment": self.name, "identifier": session, **self.labels, **given}
 
+    def default_labels(self, given: Mapping[str, str]) -> list[str]:
+        """The reserved labels that nobody has given: a program's own go over them."""
+        return [name for name in ("experiment", "identifier") if name not in self.labels and name not in given]
+
     def time_limit_within(self, limit_s: float | None) -> float | None:
         """Seconds: the smaller of its own time limit and the session's; None where there is neither."""
         return min((limit for limit in (self.time_limit_s, limit_s) if limit is not None), default=None)

@@ -353,8 +353,33 @@ def test_the_dump_after_a_signal(pod: Pod) -> None:
     assert len(series(dump)["loss"][0]) > 3
 
 
-def test_an_output_file_that_cannot_be_written_is_wrong_usage(pod: Pod) -> None:
-    (pod.root / "file").touch()
-    done = pod.run("--no-aim", "--aim-output-file", "file/x.json", "--", "train.py", "success")
+@pytest.mark.parametrize("name", ["train.py/x.json", "train.py", "/dev/null"])
+def test_an_output_file_that_must_not_be_written_is_wrong_usage(pod: Pod, name: str) -> None:
+    before = (pod.root / "train.py").read_bytes()
+    done = pod.run("--no-aim", "--aim-output-file", name, "--", "train.py", "success")
     assert (done.code, done.record) == (2, None)
-    assert "--aim-output-file" in done.log["reason"]
+    assert f"--aim-output-file {name}" in done.log["reason"]
+    assert (pod.root / "train.py").read_bytes() == before
+
+
+def test_a_programs_own_modules_are_not_aims(pod: Pod) -> None:
+    """Aim makes its database by `python -m`: no script of its name runs twice, no `queue.py` hides Python's."""
+    (pod.root / "queue.py").write_text("raise SystemExit('not the queue of Python')")
+    (pod.root / "aim.py").write_text("print('ran', file=open('ran.txt', 'a'))")
+    done = pod.run("--aim-repo", "runs", "--", "aim.py", PYTHONPATH=str(pod.root))
+    assert done.record is not None
+    assert done.record.aim is not None
+    assert done.record.aim["state"] == "complete", done.record.aim
+    assert (pod.root / "ran.txt").read_text() == "ran\n"
+
+
+def test_the_experiment_that_a_program_names(pod: Pod) -> None:
+    """It goes over the default, not over what was given at launch."""
+    target = pod.program(
+        "from harness.probe import Journal\nJournal({'experiment': 'own', 'identifier': 'own'}).step(1, loss=1.0)\n"
+    )
+    done = pod.run("--aim-repo", "runs", "--label", "identifier=launch", "--", target)
+    assert done.record is not None
+    assert (done.record.labels["experiment"], done.record.labels["identifier"]) == ("own", "launch")
+    [run] = query(pod.root / "runs", "run.experiment == 'own'")
+    assert run["benchmark"]["labels"]["identifier"] == "launch"

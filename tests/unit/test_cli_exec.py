@@ -124,14 +124,16 @@ def test_wrong_usage_launches_nothing(
         ([], "results", sys.executable, 30.0),
         (["--job-dir", "job"], "job", sys.executable, 30.0),
         (["--job-dir", "job", "--aim-repo", "runs", "--aim-timeout", "1m30s"], "runs", sys.executable, 90.0),
-        (["--aim-python", "other/python"], "results", "other/python", 30.0),
+        (["--aim-python", "/other/python"], "results", "/other/python", 30.0),
+        (["--aim-python", "other/python"], "results", "{outside}/other/python", 30.0),
+        (["--aim-python", "python3.11"], "results", "python3.11", 30.0),
     ],
 )
 def test_where_the_run_goes(
     outside: Path, prepared: list[Plan], options: list[str], repo: str, python: str, timeout_s: float
 ) -> None:
     run(*options, "--", "train.py")
-    assert prepared[0].settings.aim == Aim(str(outside / repo), python, timeout_s)
+    assert prepared[0].settings.aim == Aim(str(outside / repo), python.format(outside=outside), timeout_s)
 
 
 @pytest.mark.parametrize("options, told", [([], True), (["--no-aim"], False)])

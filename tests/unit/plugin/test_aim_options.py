@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.forward.start import Aim, is_installed
+from harness.forward.start import Aim
 from harness.plugin.options import Options
+from harness.probe.companions import aim_is_installed
 from tests.unit.plugin.conftest import Bench
 
 # A conftest that lets this interpreter have Aim, or not, whatever is installed.
@@ -90,4 +91,4 @@ def test_a_folder_of_that_name_is_no_aim(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "aim").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "aim", raising=False)
-    assert not is_installed()
+    assert not aim_is_installed()

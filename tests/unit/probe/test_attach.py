@@ -6,12 +6,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.probe.attach import attach
 from harness.probe.layout import JobPaths
+from harness.probe.own_job import rank_of
+from harness.probe.tokens import told_counts
 from tests.unit.jobs import eventually
 from tests.unit.probe.jobs import run
 
@@ -124,11 +127,16 @@ def test_a_journal_that_nobody_closes(tmp_path: Path) -> None:
 
 
 def test_each_journal_of_a_process_has_a_job(tmp_path: Path) -> None:
+    """Also when they live at the same time; one that is closed has ended."""
     (tmp_path / "sweep.py").write_text(
+        "import pathlib\n"
         "from harness.probe import Journal\n"
-        "for rate in (0.1, 0.2):\n"
-        "    journal = Journal({'rate': rate}, repo=False)\n"
+        "journals = [Journal({'rate': rate}, repo=False) for rate in (0.1, 0.2)]\n"
+        "for journal, rate in zip(journals, (0.1, 0.2)):\n"
         "    journal.step(1, loss=rate)\n"
+        "journals[0].close()\n"
+        "assert len(list(pathlib.Path('results').glob('*/*/end.json'))) == 1\n"
+        "journals[0].step(2)\n"
     )
     assert program(tmp_path, "sweep.py").stderr == ""
     found = jobs(tmp_path)
@@ -195,6 +203,178 @@ def test_in_a_job_of_the_harness(tmp_path: Path) -> None:
     assert not ended.events("probe_error")
     assert len(values(read(tmp_path / "job" / "dump.json"), "loss")) == 3
     assert not (tmp_path / "job" / "results").exists()
+
+
+ODD = r"""
+import sys
+import torch
+from harness.probe import Journal
+
+class Bad:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+loop = {}
+loop["self"] = loop
+labels = {"bad": Bad(), "loop": loop, "huge": 10**5000, 3: float("nan"), "tensor": torch.ones(1), "\udcff": "\udcff"}
+with Journal(labels, output_file="dump.json", repo=False) as journal:
+    journal.step(torch.tensor(1), loss=torch.ones(2), tokens="many", samples=None, epoch=torch.tensor(0.5))
+    journal.step(torch.tensor(2), loss="NaN", tokens=torch.tensor(7), samples=2.0)
+    journal.step(1, loss=3, tokens=True)
+    journal.log(1, eval_loss=torch.tensor(4.0))
+    try:
+        journal.step("three")
+    except TypeError:
+        print("no step")
+"""
+
+
+def test_odd_values_cost_themselves_and_no_step(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    done = program(tmp_path, "odd.py")
+    assert (done.returncode, done.stdout) == (0, "no step\n"), done.stderr
+    [job] = jobs(tmp_path)
+    steps = [(step["segment"], step["step"], step["loss"], step["epoch"]) for step in events(job, "step")]
+    assert steps == [(0, 1, None, 0.5), (0, 2, "NaN", None), (1, 1, 3.0, None)]
+    assert [(tokens["non_pad"], tokens["samples"]) for tokens in events(job, "tokens")] == [(7, 2), (1, None)]
+    assert events(job, "log")[0]["logs"] == {"eval_loss": 4.0}
+    assert len(events(job, "probe_error")) == 1
+    assert "harness: a measurement failed, Journal.step" in done.stderr
+    labels = read(tmp_path / "dump.json")["labels"]
+    assert (labels["bad"], labels["3"]) == ("<Bad whose text failed with RuntimeError>", "nan")
+
+
+def test_tokens_on_a_device_are_not_waited_for() -> None:
+    tokens, trainable = (SimpleNamespace(is_cpu=False) for _ in range(2))  # neither has a value yet
+    counts = told_counts((tokens, None, trainable, 2))
+    assert counts is not None
+    assert counts.device_numbers == [tokens, trainable]
+    assert counts.fields([5, 4]) == {
+        "padded": 5,
+        "non_pad": 5,
+        "trainable": 4,
+        "samples": 2,
+        "micro_batches": 0,
+        "reason": None,
+    }
+
+
+def test_processes_that_a_program_starts(tmp_path: Path) -> None:
+    """A journal of a forked child ends with it; a parent's is no child's to end."""
+    (tmp_path / "forks.py").write_text(
+        "import multiprocessing\n"
+        "from harness.probe import Journal\n"
+        "def child(number):\n"
+        "    Journal({'number': number}, repo=False).step(1, loss=number)\n"
+        "if __name__ == '__main__':\n"
+        "    journal = Journal({'number': 0}, repo=False)\n"
+        "    journal.step(1, loss=0)\n"
+        "    for method in ('fork', 'spawn'):\n"
+        "        process = multiprocessing.get_context(method).Process(target=child, args=(method,))\n"
+        "        process.start()\n"
+        "        process.join()\n"
+        "    journal.step(2, loss=0)\n"
+    )
+    assert program(tmp_path, "forks.py").returncode == 0
+    found = jobs(tmp_path)
+    assert [read(job.job)["labels"]["number"] for job in found] == [0, "fork", "spawn"]
+    assert [len(events(job, "step")) for job in found] == [2, 1, 1]
+    assert all(job.end.exists() for job in found)
+
+
+def test_the_main_module_of_a_spawned_child_begins_no_job(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        "import multiprocessing\n"
+        "from harness.probe import Journal\n"
+        "journal = Journal(repo=False)\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+    )
+    assert program(tmp_path, "module.py").returncode == 0
+    assert len(jobs(tmp_path)) == 1
+
+
+def test_a_child_of_a_job_of_the_harness_begins_none(tmp_path: Path) -> None:
+    done = loop(tmp_path, HARNESS_JOB_ID="there-is-one")
+    assert done.returncode == 0
+    assert "this process of the job is no rank" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "out" / "dump.json").exists()
+
+
+def test_an_exit_code_is_an_error(tmp_path: Path) -> None:
+    assert loop(tmp_path, more="step == 3 and sys.exit('diverged')").returncode == 1
+    assert read(tmp_path / "out" / "dump.json")["error"] == {
+        "kind": "unknown",
+        "type": "builtins.SystemExit",
+        "message": "diverged",
+        "rank": 0,
+        "step": 3,
+    }
+    [job] = jobs(tmp_path)
+    assert read(job.end)["verdict"]["kind"] == "unknown"
+
+
+def test_what_another_cell_of_a_notebook_has_raised(tmp_path: Path) -> None:
+    done = loop(tmp_path, more="sys.last_value = ValueError('of a cell')")
+    assert done.returncode == 0
+    (tmp_path / "notebook.py").write_text(
+        "import sys\nsys.last_value = sys.last_exc = NameError('typo')\n" + (tmp_path / "loop.py").read_text()
+    )
+    assert program(tmp_path, "notebook.py").returncode == 0
+    assert read(tmp_path / "out" / "dump.json")["error"] is None
+    assert [read(job.end)["verdict"]["kind"] for job in jobs(tmp_path)] == ["none", "none"]
+
+
+def test_results_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "results").touch()
+    done = loop(tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    assert f"harness: {tmp_path}/results cannot be written" in done.stderr
+    assert len(list(tmp_path.glob("harness-*/*/attempt-1/rank-0/events.jsonl"))) == 1
+    assert len(values(read(tmp_path / "out" / "dump.json"), "loss")) == 7
+
+
+@pytest.mark.parametrize("name", ["folder", "text", "fifo", "x" * 300])
+def test_what_is_no_dump_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("text").write_text("import torch\n")
+    os.mkfifo("fifo")
+    before = sorted(os.listdir())
+    with pytest.raises(OSError):  # noqa: PT011  # of several kinds
+        attach({}, name, False)
+    assert sorted(os.listdir()) == before
+    assert Path("text").read_text() == "import torch\n"
+
+
+def test_a_dump_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "dump.json").symlink_to(tmp_path / "real.json")
+    for _ in range(2):
+        assert loop(tmp_path).returncode == 0
+    assert read(tmp_path / "real.json")["error"] is None
+    assert (tmp_path / "out" / "dump.json").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "1"}, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, (0, 1)),
+        ({"RANK": "abc", "WORLD_SIZE": "2"}, (0, 1)),
+        ({"RANK": "", "WORLD_SIZE": ""}, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, (2, 4)),
+    ],
+)
+def test_the_rank(environ: dict[str, str], expected: tuple[int, int]) -> None:
+    assert rank_of(environ) == expected
 
 
 def test_labels_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
