@@ -143,7 +143,8 @@ class Record(Frozen):
     command: list[str]
     environment: dict[str, Any]
     attempts: list[Attempt] = []
-    verdict: Verdict | None = None  # None while running
+    expected: Kind | None = None  # what the scenario expects on the GPUs of the last attempt; None: nothing special
+    verdict: Verdict | None = None  # the last attempt's; None while running
     measurements: Measurements | None = None
     aim: dict[str, Any] | None = None  # what reached Aim, as the forwarder says; None: nothing was to
     artifacts: dict[str, str] = Field(default_factory=dict)  # name -> path relative to the record's folder

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": {*PURE, "probe"},
     "leases": {*PURE, "probe", "supervise"},
     "forward": {"probe"},
-    "scenario": {"units", "probe"},
+    "scenario": {"record", "units", "probe"},
     "labels": {"scenario"},
     "exits": {"record"},
     "metrics": {"journal", "record", "units", "probe"},

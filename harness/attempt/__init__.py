@@ -1,4 +1,4 @@
-"""One case, from scenario to Record: check, lease, prepare, launch, read, judge.  No pytest here.
+"""One case, from scenario to Record: check, lease, prepare, launch, read, judge, retry.  No pytest here.
 
 Each stage is a function that returns a value; `run_case` is their order."""
 
@@ -6,6 +6,6 @@ from harness.attempt.machine import Machine, missing
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import step_times
 from harness.attempt.run import run_case
-from harness.attempt.settings import GRACE_S, Settings
+from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, Settings
 
-__all__ = ["GRACE_S", "Machine", "Outstanding", "Settings", "missing", "run_case", "step_times"]
+__all__ = ["GRACE_S", "RETRY_WAIT_S", "Machine", "Outstanding", "Settings", "missing", "run_case", "step_times"]

@@ -1,4 +1,4 @@
-"""The order of a case's stages: check, lease, prepare, launch, read, judge."""
+"""The order of a case's stages: check, lease, prepare, launch, read, judge; and again where it may be retried."""
 
 import errno
 import shutil
@@ -13,14 +13,17 @@ from harness.attempt.job import Job, prepare, refuse
 from harness.attempt.machine import Machine, leased, stack_of
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import finish
+from harness.attempt.retries import is_retried, retry_wait_s
 from harness.attempt.settings import Settings
 from harness.engines import local
 from harness.environment import Stack
 from harness.forward.start import Forwarder
+from harness.leases import BusyError
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact_argv, redact_tree
 from harness.record import Attempt, Kind, Record, Verdict, read_record, write_record
-from harness.scenario import Case
+from harness.scenario import Case, expected_kind
+from harness.units import format_seconds
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -35,25 +38,68 @@ def run_case(
     on_wait: Callable[[str], None] | None = None,
     on_start: Callable[[JobPaths, local.LocalJob], None] | None = None,
 ) -> Record:
-    """Run a case once and return its record, which also lies at `case_dir/record.json` from launch on.
+    """Run a case, again where its scenario says so, and return its record, which also lies at `case_dir/record.json`
+    from the first launch on.
 
-    `on_wait` is told who holds what the case waits for, `on_start` of the job once it runs; what they raise ends it.
+    `on_wait` is told who holds what the case waits for, and of a retry, `on_start` of each job once it runs; what they
+    raise ends it.
 
     A failure of the job is a verdict, never an exception.  KeyboardInterrupt passes, after everything of the job has
     ended and the record is written.  Raises OSError when the results folder cannot be written or the job not be
     started, StackError when the interpreter has gone since `missing` was asked, LeaseError when the lock folder is not
-    fit, BusyError when other people's processes do not leave the GPUs.
+    fit, BusyError when other people's processes do not leave the GPUs for the first attempt.
     """
     stack = stack_of(case)
-    draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
-    try:
-        return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        said = f"the results cannot be written: {error}"
-        verdict = Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
-        return draft.model_copy(update={"state": "finished", "verdict": verdict})
+
+    def attempt() -> Record:
+        draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
+        try:
+            return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            said = f"the results cannot be written: {error}"
+            verdict = Verdict(kind=Kind.DISK_FULL, reason=said, transient=False)
+            return draft.model_copy(update={"state": "finished", "verdict": verdict})
+
+    record = attempt()
+    retried: list[Verdict] = []
+    while record.verdict is not None and is_retried(record, case.scenario.retries, retried):
+        retried.append(record.verdict)
+        wait_s = retry_wait_s(len(retried), settings.retry_wait_s, case.id)
+        try:
+            _pause(record, wait_s, case_dir, on_wait)
+            record = attempt()
+        except BaseException as error:
+            _settle(record, case_dir)
+            full = isinstance(error, OSError) and error.errno in FULL
+            if not full and not isinstance(error, BusyError):
+                raise
+            _tell(on_wait, f"not tried again: {error}")
+            break
+    return record
+
+
+def _pause(record: Record, wait_s: float, case_dir: Path, on_wait: Callable[[str], None] | None) -> None:
+    """Wait for the next attempt; nothing is leased meanwhile, and the record is that of a case that still runs."""
+    assert record.verdict is not None
+    verdict, number = record.verdict, record.attempts[-1].number
+    _save(record.model_copy(update={"state": "running", "verdict": None}), case_dir)
+    said = f"attempt {number} ended: {verdict.kind}: {verdict.reason}"
+    _tell(on_wait, f"{said}; the next one in {format_seconds(wait_s)}")
+    time.sleep(wait_s)
+
+
+def _tell(on_wait: Callable[[str], None] | None, text: str) -> None:
+    if on_wait is not None:
+        on_wait(text)
+
+
+def _settle(record: Record, case_dir: Path) -> None:
+    """Where no further attempt was launched, the last one's verdict is the case's."""
+    if len(_earlier_attempts(case_dir)) <= len(record.attempts):
+        with suppress(OSError):  # a full disk, which the error on its way may be about
+            _save(record, case_dir)
 
 
 def _run(
@@ -142,6 +188,7 @@ def _draft(
         command=[],
         environment=environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {}),
         attempts=before,
+        expected=expected_kind(case.scenario.expect, []),
     )
 
 
@@ -157,6 +204,7 @@ def _launched(case: Case, draft: Record, job: Job) -> Record:
     return draft.model_copy(
         update={
             "attempts": [*draft.attempts, launched],
+            "expected": expected_kind(case.scenario.expect, [(gpu.name, gpu.memory_bytes) for gpu in job.gpus]),
             "command": redact_argv(job.command, secrets_of(case)),
             "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
         }

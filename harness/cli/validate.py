@@ -59,9 +59,32 @@ def _described(case: "Case") -> str:
         f"  model   {_model(scenario)}, {scenario.method.kind}",
         f"  needs   {_needs(scenario)}",
     ]
+    if scenario.expect is not None:
+        lines.append(f"  expects {scenario.expect.kind}{_when(scenario)}")
+    if scenario.retries:
+        said = (f"{kind} {number}" for kind, number in scenario.retries.items())
+        lines.append(f"  retries {', '.join(said)}, transient verdicts only")
     if scenario.env:
         lines.append(f"  env     {', '.join(sorted(scenario.env))}")
     return "\n".join(lines)
+
+
+def _when(scenario: "Scenario") -> str:
+    from harness.units import format_bytes
+
+    when = scenario.expect.when if scenario.expect is not None else None
+    if when is None:
+        return ""
+    parts = []
+    if when.gpu_memory_below_bytes is not None:
+        parts.append(f"a GPU has less than {format_bytes(when.gpu_memory_below_bytes)}")
+    if when.gpu_memory_at_least_bytes is not None:
+        parts.append(f"each GPU has at least {format_bytes(when.gpu_memory_at_least_bytes)}")
+    if when.gpu_name is not None:
+        parts.append(f"each GPU is a {when.gpu_name}")
+    if when.gpus_below is not None:
+        parts.append(f"there are fewer than {when.gpus_below} GPUs")
+    return f" where {' and '.join(parts)}"
 
 
 def _started(scenario: "Scenario") -> str:

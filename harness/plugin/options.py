@@ -1,4 +1,4 @@
-"""What the command line says about a harness session: where results go, labels, limits."""
+"""What the command line says about a harness session: where results go, labels, limits, what xfails."""
 
 import argparse
 import os
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.forward.start import Aim, choose
+from harness.reports.policy import XFAIL_KINDS
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Options:
     time_limit_s: float | None  # of every case; the smaller of this and its scenario's counts
     aim: Aim | None = None  # None: nothing is forwarded
     aim_absent: bool = False  # nothing is forwarded because nobody asked for it and this interpreter has no Aim
+    xfail_kinds: tuple[str, ...] = XFAIL_KINDS  # verdicts that are no failures; none with --runxfail
+    retry_wait_s: float | None = None  # before the first retry of a case; None: the usual time
 
     @property
     def directory(self) -> Path:
@@ -36,7 +39,8 @@ class Options:
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> "Options":
         aim = Aim(**wire["aim"]) if wire["aim"] else None
-        return cls(**(wire | {"results": Path(wire["results"]), "aim": aim}))
+        more = {"results": Path(wire["results"]), "aim": aim, "xfail_kinds": tuple(wire["xfail_kinds"])}
+        return cls(**(wire | more))
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -69,6 +73,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="End every job after this time (seconds, or such as 90m, 1h30m), also where its scenario allows more.",
     )
     group.addoption(
+        "--xfail-kinds",
+        metavar="KIND,KIND",
+        help="Verdicts that become an xfail and no failure, or `none` (default: harness_xfail_kinds, without it "
+        f"{','.join(XFAIL_KINDS)}).",
+    )
+    group.addoption(
         "--aim-repo",
         metavar="REPO",
         help="Bring every job's series and labels into this Aim repo: a folder or an aim:// URL (default: the folder "
@@ -84,6 +94,19 @@ def add_options(parser: pytest.Parser) -> None:
         help="Give up on Aim this long after a job's end (default: 30s).",
     )
     group.addoption("--no-aim", action="store_true", help="Bring nothing into Aim.")
+    parser.addini(
+        "harness_xfail_kinds",
+        f"Verdicts that become an xfail and no failure, or `none` (default: {' '.join(XFAIL_KINDS)})",
+        default=None,
+        type="args",
+    )
+    parser.addini(
+        "harness_retry_wait",
+        "Time before the first retry of a case whose scenario has `retries`; twice as long before the next (default: "
+        "10s)",
+        default=None,
+        type="string",
+    )
     parser.addini(
         "harness_progress_interval",
         "Seconds between two progress lines of a running case; 0: none (default: 5 on a terminal, else 60)",
@@ -106,7 +129,37 @@ def read_options(config: pytest.Config) -> Options:
         time_limit_s=config.getoption("time_limit"),
         aim=aim,
         aim_absent=aim is None and not config.getoption("no_aim"),
+        xfail_kinds=() if config.getoption("runxfail", False) else _xfail_kinds(config),
+        retry_wait_s=_retry_wait_s(config),
     )
+
+
+def _xfail_kinds(config: pytest.Config) -> tuple[str, ...]:
+    option, configured = config.getoption("xfail_kinds"), config.getini("harness_xfail_kinds")
+    if option is None and configured is None:
+        return XFAIL_KINDS
+    from harness.record import Kind
+
+    place, given = ("--xfail-kinds", [option]) if option is not None else ("harness_xfail_kinds", configured)
+    words = [word for text in given for word in text.replace(",", " ").split()]
+    if words == ["none"]:
+        return ()
+    known = [kind.value for kind in Kind if kind is not Kind.NONE]
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        said = f"{', '.join(unknown)}: no kind of bad verdict" if unknown else "names no kind"
+        raise pytest.UsageError(f"{place}: {said}; choose from {', '.join(known)}, or write none alone")
+    return tuple(dict.fromkeys(words))
+
+
+def _retry_wait_s(config: pytest.Config) -> float | None:
+    from harness.units import parse_seconds
+
+    text = config.getini("harness_retry_wait")
+    try:
+        return None if text is None else parse_seconds(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"harness_retry_wait: {error}") from error
 
 
 def _aim(config: pytest.Config, results: Path) -> Aim | None:

@@ -52,7 +52,14 @@ class Follower:
     def line(self) -> str:
         self._read()
         elapsed = format_seconds(time.monotonic() - self.started)
-        return f"harness: {self.name}: {elapsed}: {describe(self.seen) if self.job else self._waits_for()}"
+        return f"harness: {self.name}: {elapsed}: {self._now()}"
+
+    def _now(self) -> str:
+        if self.job is None:
+            return self._waits_for()
+        if JobPaths(self.job).end.is_file():  # it is judged, or the case waits to be tried again
+            return f"{self.job.name} has ended"
+        return describe(self.seen)
 
     def _waits_for(self) -> str:
         """Who holds what the case waits for, as its lease has journalled it; else what it needs."""

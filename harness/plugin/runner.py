@@ -42,6 +42,7 @@ class Runner(Protocol):
     def run(self, case: "Case", *, nodeid: str, case_dir: Path) -> "Record":
         """Launch the case, wait for it, and return its finished record, whatever became of the job.
 
+        It sees to the scenario's `retries`, and says in `expected` what `expect` comes to on the GPUs of the case.
         Raises harness.leases.BusyError when somebody else's processes do not leave what the case needs."""
         ...
 
@@ -70,6 +71,7 @@ class AttemptRunner:
             lock_dir=lock_dir(os.environ),
             labels=options.labels,
             time_limit_s=options.time_limit_s,
+            retry_wait_s=attempt.RETRY_WAIT_S if options.retry_wait_s is None else options.retry_wait_s,
             aim=options.aim,
             outstanding=self._outstanding,
         )

@@ -172,6 +172,7 @@ def write_session(config: pytest.Config, state: State, **more: Any) -> None:
         "directory": str(config.invocation_params.dir),
         "rootdir": str(config.rootpath),
         "started": more.pop("started", None) or time.time(),
+        "xfail_kinds": list(state.options.xfail_kinds),
         "labels": {key: redact(value, secrets) for key, value in state.options.labels.items()},
         "versions": {"harness": __version__, "pytest": pytest.__version__, "python": platform.python_version()},
         "counts": {

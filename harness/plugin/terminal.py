@@ -83,7 +83,7 @@ class Results:
         if report.when == "teardown":
             properties = {str(name): str(value) for name, value in report.user_properties}
             outcome, message = self._outcomes.get(report.nodeid), self._messages.get(report.nodeid, "")
-            outcome = judged(outcome or "error", properties.get("verdict", ""))
+            outcome = judged(outcome or "error", properties)
             self.results[report.nodeid] = CaseResult(_name(report.nodeid), outcome, properties, message)
 
 

@@ -1,6 +1,7 @@
 """From a record's verdict to pytest's outcome: what a case's report says and carries.
 
-TuningFailure(verdict): raised by `tuning.check()`.  `gpu_oom` and `nccl` become xfail, all others stay failures."""
+TuningFailure(verdict): raised by `tuning.check()`.  The kinds that xfail (`gpu_oom` and `nccl` unless the session says
+else) become xfail, all others stay failures, and so do expectations that are not met."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.plugin.session import STATE
+from harness.reports.policy import outcome_of, unmet
 from harness.reports.properties import NOT_RUN, Property, not_run, of_record, printable
-from harness.reports.results import XFAIL_KINDS
 
 if TYPE_CHECKING:
     from harness.record import Record
@@ -22,13 +24,16 @@ SEEN = pytest.StashKey[tuple[str, str]]()  # verdict and reason of a case that l
 
 
 class TuningFailure(Exception):
-    """A case whose job did not end well; `str()` is `kind: reason`, `details` the text for a person."""
+    """A case whose job did not end well, or not as expected; `str()` is `kind: reason`, or says what was expected.
+
+    `details` is the text for a person."""
 
     def __init__(self, record: "Record", path: Path) -> None:
         self.kind, self.reason = _verdict_of(record)
         self.record = record
         self.path = path
-        super().__init__(f"{self.kind}: {self.reason}")
+        self.expected = str(record.expected) if record.expected is not None else None
+        super().__init__(unmet(self.kind, self.expected, self.reason) or f"{self.kind}: {self.reason}")
 
     @property
     def details(self) -> str:
@@ -71,7 +76,7 @@ def edit_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.T
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, TuningFailure):
         report.longrepr = error.details
-        if error.kind in XFAIL_KINDS and not item.config.getoption("runxfail"):
+        if outcome_of(error.kind, error.expected, item.config.stash[STATE].options.xfail_kinds) == "xfailed":
             report.outcome = "skipped"
             report.wasxfail = printable(str(error))
     elif call.when != "teardown" and not report.passed:

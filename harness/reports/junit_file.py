@@ -97,7 +97,7 @@ def _result(element: Element) -> CaseResult:
     return CaseResult(
         name=element.get("name", ""),
         where=element.get("classname", ""),
-        outcome=judged(outcome, properties.get("verdict", "")),
+        outcome=judged(outcome, properties),
         properties=properties,
         message=message,
     )

@@ -1,7 +1,8 @@
 """What JUnit says of a case besides its outcome: the properties, as (name, text) pairs.
 
 They are on every case of a harness session: `verdict`, `verdict_reason`, then, where there is a record, its path, the
-labels as `label.KEY`, and the headline figures that are known."""
+verdict that was expected, the attempts if there were several, the labels as `label.KEY`, and the headline figures that
+are known."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,19 @@ def of_record(record: "Record", path: str) -> list[Property]:
         ("case", record.case_id),
         ("record", path),
     ]
+    if record.expected is not None:
+        rows.append(("expected", str(record.expected)))
+    if len(record.attempts) > 1:
+        rows += [("attempts", str(len(record.attempts))), ("retried", _earlier(record))]
     return [*_printable(rows), *figures(record), *labels_of(record.labels)]
+
+
+def _earlier(record: "Record") -> str:
+    """How the attempts before the last one ended."""
+    ends = [(attempt.number, attempt.verdict) for attempt in record.attempts[:-1]]
+    return "; ".join(
+        f"attempt {number}: {f'{verdict.kind}: {verdict.reason}' if verdict else 'cut off'}" for number, verdict in ends
+    )
 
 
 def not_run(reason: str, labels: Mapping[str, str]) -> list[Property]:

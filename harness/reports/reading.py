@@ -5,14 +5,15 @@ neither is a case that did not finish."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.reports.junit_file import JunitFile, ReportError, read_junit
+from harness.reports.policy import XFAIL_KINDS, outcome_of
 from harness.reports.properties import NOT_RUN, Property, of_record
-from harness.reports.results import XFAIL_KINDS, CaseResult, Outcome
+from harness.reports.results import CaseResult, Outcome
 
 NO_END = "no end was recorded: the session was cut off, or still runs"
 
@@ -61,9 +62,18 @@ def _of_folder(folder: Path) -> Iterator[CaseResult]:
     junit = folder / "junit.xml"
     reported = list(read_junit(junit).results) if junit.is_file() else []
     yield from reported
+    xfail_kinds = _xfail_kinds(folder)
     for nodeid, planned in _planned(folder).items():
         if not any(_is_case(result, nodeid) for result in reported):
-            yield _unreported(folder, nodeid, planned)
+            yield _unreported(folder, nodeid, planned, xfail_kinds)
+
+
+def _xfail_kinds(folder: Path) -> list[str]:
+    """The kinds that xfail in the session."""
+    try:
+        return [str(kind) for kind in json.loads((folder / "session.json").read_bytes())["xfail_kinds"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged, or of an older harness
+        return list(XFAIL_KINDS)
 
 
 def _planned(folder: Path) -> dict[str, dict[str, Any]]:
@@ -83,14 +93,14 @@ def _is_case(result: CaseResult, nodeid: str) -> bool:
     return result.name == whole and (result.where == dotted or result.where.endswith(f".{dotted}"))
 
 
-def _unreported(folder: Path, nodeid: str, planned: dict[str, Any]) -> CaseResult:
+def _unreported(folder: Path, nodeid: str, planned: dict[str, Any], xfail_kinds: Collection[str]) -> CaseResult:
     name = nodeid.rpartition("::")[2] if "[" not in nodeid else nodeid.partition("::")[2]
-    outcome, properties = _of_record(folder, str(planned.get("directory")))
+    outcome, properties = _of_record(folder, str(planned.get("directory")), xfail_kinds)
     properties = properties or [("verdict", NOT_RUN), ("verdict_reason", NO_END), ("case", str(planned.get("case_id")))]
     return CaseResult(name, outcome, dict(properties))
 
 
-def _of_record(folder: Path, directory: str) -> tuple[Outcome, list[Property]]:
+def _of_record(folder: Path, directory: str, xfail_kinds: Collection[str]) -> tuple[Outcome, list[Property]]:
     from harness.record import read_record
 
     path = folder / directory / "record.json"
@@ -103,6 +113,4 @@ def _of_record(folder: Path, directory: str) -> tuple[Outcome, list[Property]]:
     properties = of_record(record, f"{folder.name}/{directory}/record.json")
     if record.state == "running" or record.verdict is None:
         return "unfinished", [*properties, ("verdict", "unknown"), ("verdict_reason", NO_END)]
-    if record.verdict.kind == "none":
-        return "passed", properties
-    return ("xfailed" if record.verdict.kind in XFAIL_KINDS else "failed"), properties
+    return outcome_of(record.verdict.kind, record.expected, xfail_kinds), properties

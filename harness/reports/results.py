@@ -5,17 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.reports.policy import outcome_of, unmet
 from harness.reports.properties import NOT_RUN
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "unfinished"]
 BAD: frozenset[Outcome] = frozenset({"failed", "error", "unfinished"})
-XFAIL_KINDS = frozenset({"gpu_oom", "nccl"})  # the limits of a machine: a program can be at fault for the others
 PARAMETERS = re.compile(r"\[(?P<id>.*)\]$", re.DOTALL)
 
 
-def judged(outcome: Outcome, verdict: str) -> Outcome:
-    """A case that pytest passed although its job ended badly, because its test did not look, has failed."""
-    return "failed" if outcome == "passed" and verdict not in ("", "none", NOT_RUN) else outcome
+def judged(outcome: Outcome, properties: Mapping[str, str]) -> Outcome:
+    """A case that pytest passed although its job ended as it should not, because its test did not look, has failed."""
+    verdict = properties.get("verdict", "")
+    if outcome != "passed" or verdict in ("", NOT_RUN):
+        return outcome
+    return outcome_of(verdict, properties.get("expected"), xfail_kinds=())
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,26 @@ class CaseResult:
         return self.properties.get("verdict", "")
 
     @property
+    def expected(self) -> str | None:
+        """The kind of verdict that the scenario expects on the GPUs of the case; None where it expects none."""
+        return self.properties.get("expected")
+
+    @property
+    def met(self) -> bool:
+        """Whether it passed because it ended badly, as expected."""
+        return self.outcome == "passed" and self.expected not in (None, "none")
+
+    @property
     def reason(self) -> str:
-        return self.properties.get("verdict_reason") or self.message
+        said = self.properties.get("verdict_reason") or self.message
+        return (unmet(self.verdict, self.expected, said) if self.outcome == "failed" else None) or said
+
+    @property
+    def retried(self) -> str | None:
+        """Which attempt made the result, and how those before it ended; None where there was one."""
+        if "retried" not in self.properties:
+            return None
+        return f"{self.outcome} on attempt {self.properties.get('attempts')}; {self.properties['retried']}"
 
     def figure(self, name: str) -> float | None:
         """A figure by its property's name; None where it is absent or no number."""

@@ -23,9 +23,14 @@ def fail_on_choices() -> tuple[str, ...]:
 
 def exit_code(results: Sequence[CaseResult], fail_on: Collection[str] = ()) -> int:
     """0 fine; 1 a case failed, did not finish, or is one that `fail_on` names; 3 nothing was measured."""
-    if any(result.outcome in BAD or {result.outcome, result.verdict} & set(fail_on) for result in results):
+    if any(result.outcome in BAD or _is_named(result, fail_on) for result in results):
         return FAILED
     return FINE if measured_any(results) else NOTHING_MEASURED
+
+
+def _is_named(result: CaseResult, fail_on: Collection[str]) -> bool:
+    """Whether `fail_on` names how a case ended; a verdict that the scenario expects is none to fail on."""
+    return result.outcome in fail_on or (result.verdict in fail_on and not result.met)
 
 
 def to_markdown(results: Sequence[CaseResult], fail_on: Collection[str] = ()) -> str:
@@ -39,6 +44,8 @@ def to_markdown(results: Sequence[CaseResult], fail_on: Collection[str] = ()) ->
     parts += [_cases(launched)] if launched else []
     parts += _list("Failures", [result for result in results if result.outcome in BAD])
     parts += _list("Limits of the machine (xfailed)", [result for result in results if result.outcome == "xfailed"])
+    parts += _list("Ended badly, as expected (passed)", [result for result in results if result.met])
+    parts += _retried([result for result in results if result.retried is not None])
     parts += _skipped(results)
     return "\n\n".join(parts) + "\n"
 
@@ -50,9 +57,7 @@ def _judgement(results: Sequence[CaseResult], fail_on: Collection[str]) -> str:
     if code == FINE:
         return "All cases that could be launched were measured."
     bad = sum(result.outcome in BAD for result in results)
-    named = sum(
-        bool({result.outcome, result.verdict} & set(fail_on)) for result in results if result.outcome not in BAD
-    )
+    named = sum(_is_named(result, fail_on) for result in results if result.outcome not in BAD)
     words = [f"{bad} failed or did not finish"] if bad else []
     words += (
         [f"{named} ended in a way that counts as failure here ({', '.join(map(_code, sorted(fail_on)))})"]
@@ -74,9 +79,17 @@ def _cases(results: Sequence[CaseResult]) -> str:
 
 
 def _list(heading: str, results: Sequence[CaseResult]) -> list[str]:
-    if not results:
+    return _items(heading, [(result, f"{_code(result.verdict)}: {_reason(result)}") for result in results])
+
+
+def _retried(results: Sequence[CaseResult]) -> list[str]:
+    return _items("Retried", [(result, escape(result.retried or "", MAX_REASON)) for result in results])
+
+
+def _items(heading: str, told: Sequence[tuple[CaseResult, str]]) -> list[str]:
+    if not told:
         return []
-    lines = [f"- **{escape(result.case, 200)}** {_code(result.verdict)}: {_reason(result)}" for result in results]
+    lines = [f"- **{escape(result.case, 200)}** {text}" for result, text in told]
     if len(lines) > MAX_ROWS:
         lines = [*lines[:MAX_ROWS], f"- {len(lines) - MAX_ROWS} more"]
     return [f"### {heading}\n\n" + "\n".join(lines)]

@@ -28,11 +28,18 @@ def _cell(row: Sequence[str], column: int, width: int, numeric: set[int]) -> str
 
 
 def result_table(results: Sequence[CaseResult]) -> list[str]:
-    """A line a case, grouped by verdict, good ones first; cases that were never launched are counted by reason."""
+    """A line a case, grouped by verdict, good ones first; one more for each that was tried again.
+
+    Cases that were never launched are counted by reason."""
     launched = [result for result in results if result.verdict != NOT_RUN]
     ordered = sorted(launched, key=lambda result: (result.verdict != "none", result.verdict, result.case))
     lines = align([HEADINGS, *map(_row, ordered)], NUMERIC) if ordered else []
     waiting = Counter((result.outcome, result.reason) for result in results if result.verdict == NOT_RUN)
+    lines += [
+        f"retried: {one_line(result.case, 200)} {one_line(result.retried, REASON_WIDTH)}"
+        for result in ordered
+        if result.retried is not None
+    ]
     return lines + [
         f"{NOT_RUN}: {count} {'case' if count == 1 else 'cases'} {outcome}: {one_line(reason, REASON_WIDTH)}"
         for (outcome, reason), count in waiting.items()
@@ -40,7 +47,8 @@ def result_table(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _row(result: CaseResult) -> tuple[str, ...]:
-    reason = "" if result.verdict == "none" and result.outcome == "passed" else one_line(result.reason, REASON_WIDTH)
+    said = "" if result.verdict == "none" and result.outcome == "passed" else result.reason
+    reason = one_line(f"as expected: {said}" if result.met else said, REASON_WIDTH)
     return (result.verdict or "-", one_line(result.case, 200), result.outcome, *figure_cells(result), reason)
 
 

@@ -4,15 +4,17 @@ from typing import Any
 
 from harness.scenario.arguments import check_training
 from harness.scenario.catalogue import MODELS, parameter_count
+from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
 from harness.scenario.needs import absent, required_packages, unmet
-from harness.scenario.schema import Data, Lengths, Method, Model, Needs, Scenario, Trainer
+from harness.scenario.schema import Data, Expect, Lengths, Method, Model, Needs, Scenario, Trainer, When
 
 __all__ = [
     "MODELS",
     "BadScenario",
     "Case",
     "Data",
+    "Expect",
     "Lengths",
     "Method",
     "Model",
@@ -20,8 +22,10 @@ __all__ = [
     "Scenario",
     "Source",
     "Trainer",
+    "When",
     "absent",
     "check_training",
+    "expected_kind",
     "load_scenarios",
     "parameter_count",
     "required_packages",

@@ -47,6 +47,7 @@ WORDS = {
     "data.workers": "workers",
     "data.samples": "n",
     "data.seed": "dataseed",
+    "expect.kind": "expect",
     "python": "",
     "trainer": "",
     "trainer.kind": "",

@@ -20,6 +20,8 @@ _PARTS: dict[str, type[BaseModel]] = {
     "data": schema.Data,
     "data.lengths": schema.Lengths,
     "needs": schema.Needs,
+    "expect": schema.Expect,
+    "expect.when": schema.When,
 }
 _KINDS = {
     "int_type": ("a whole number", "write one without quotes or a point"),

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from harness.record import Kind
+from harness.scenario.located import suggest
+
 DEFAULT_BATCH_SIZE = 8  # TrainingArguments' own; written into `training`, so that ids and records tell it
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
@@ -32,6 +35,9 @@ _OWNED_ENVIRONMENT = {
     "LOCAL_RANK": "torchrun sets it",
     "WORLD_SIZE": "write gpus: N or processes: N",
 }
+# Kinds that end the same way however often a job is launched.
+NEVER_RETRIED = {"none", "user_error", "no_training", "nan_loss"}
+ANY = "any"  # in `retries`: every transient verdict that has no number of its own
 _AT_LEAST_ONE = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
 # Words of a marker expression, and pytest's own marks, which would act on the case.
 _RESERVED_TAGS = {
@@ -181,6 +187,39 @@ class Needs(Frozen):
     packages: list[Annotated[str, AfterValidator(_requirement)]] = []
 
 
+def _kind(text: str) -> str:
+    if text not in set(Kind):
+        raise ValueError(f"{text!r:.60} is no kind of verdict; {suggest(text, [kind.value for kind in Kind])}")
+    return text
+
+
+class When(Frozen):
+    """Conditions on the GPUs that a case leases; all that are given must hold."""
+
+    gpu_memory_below_bytes: int | None = Field(default=None, ge=1)  # of the smallest
+    gpu_memory_at_least_bytes: int | None = Field(default=None, ge=1)  # of each
+    gpu_name: str | None = Field(default=None, min_length=1)  # a pattern for each, as NVML names them; case aside
+    gpus_below: int | None = Field(default=None, ge=2, le=4096)  # how many there are
+
+    @model_validator(mode="after")
+    def _may_hold(self) -> Self:
+        given = [value for value in self.model_dump().values() if value is not None]
+        if not given:
+            raise Refusal("is empty; give it a condition, or remove it")
+        below, least = self.gpu_memory_below_bytes, self.gpu_memory_at_least_bytes
+        if below is not None and least is not None and least >= below:
+            problem = "is not more than gpu_memory_at_least, so that both never hold; correct one of them"
+            raise Refusal(problem, "gpu_memory_below_bytes")
+        return self
+
+
+class Expect(Frozen):
+    """The verdict that is expected where `when` holds; `none` is that of a job that trains."""
+
+    kind: Annotated[str, AfterValidator(_kind)]
+    when: When | None = None
+
+
 def _name(text: str) -> str:
     if len(text) > MAX_NAME or not NAME.match(text) or ".." in text:
         rule = f"use at most {MAX_NAME} of A-Z a-z 0-9 . _ -, a letter or digit first, no two dots together"
@@ -208,6 +247,8 @@ class Scenario(Frozen):
     gpus: int | None = Field(default=None, ge=1, le=4096)
     processes: int | None = Field(default=None, ge=1, le=4096)
     needs: Needs = Needs()
+    expect: Expect | None = None
+    retries: dict[str, Annotated[int, Field(ge=0, le=100)]] = {}  # kind of a transient verdict, or ANY: how often
     python: str | None = Field(default=None, min_length=1)  # interpreter; None: the harness's own
     env: dict[str, str] = {}
     time_limit_s: float | None = Field(default=None, gt=0)
@@ -264,6 +305,7 @@ class Scenario(Frozen):
             raise Refusal("needs gpus; remove it, or write gpus: N", "needs", "gpu_memory_bytes")
         self._check_training()
         self._check_names()
+        self._check_retries()
         return self
 
     def _check_training(self) -> None:
@@ -272,6 +314,14 @@ class Scenario(Frozen):
                 raise Refusal(f"is not for a scenario; {OWNED[key]}", "training", key)
             if key in _AT_LEAST_ONE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise Refusal(f"must be a whole number of at least 1, got {value!r}; correct it", "training", key)
+
+    def _check_retries(self) -> None:
+        kinds = [kind.value for kind in Kind if kind not in NEVER_RETRIED]
+        for key in self.retries:
+            if key in NEVER_RETRIED:
+                raise Refusal(f"ends the same way every time; known: {', '.join([*kinds, ANY])}", "retries", key)
+            if key not in (*kinds, ANY):
+                raise Refusal(f"is no kind of verdict; {suggest(key, [*kinds, ANY])}", "retries", key)
 
     def _check_names(self) -> None:
         for key in self.env:

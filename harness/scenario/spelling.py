@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.scenario.catalogue import MODELS
 from harness.scenario.located import ScenarioError, YamlList, YamlMap, merge, suggest
-from harness.scenario.schema import Scenario
+from harness.scenario.schema import ANY, Scenario
 from harness.units import parse_bytes, parse_seconds
 
 METHODS = ("full", "lora")
@@ -19,10 +19,16 @@ TRAINERS = ("hf", "script")
 
 TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure"} - {"time_limit_s", "measure_steps"}
 
-# YAML key -> field of the schema, where a field's name carries its unit.
 MAX_VALUES = 2_000  # in one scenario: a matrix repeats them for each case
 
-RENAMED = {"time_limit": "time_limit_s", "needs.gpu_memory": "needs.gpu_memory_bytes", "measure": "measure_steps"}
+# YAML key -> field of the schema, where a field's name carries its unit.
+RENAMED = {
+    "time_limit": "time_limit_s",
+    "needs.gpu_memory": "needs.gpu_memory_bytes",
+    "expect.when.gpu_memory_below": "expect.when.gpu_memory_below_bytes",
+    "expect.when.gpu_memory_at_least": "expect.when.gpu_memory_at_least_bytes",
+    "measure": "measure_steps",
+}
 _MODEL_SOURCES = ("name", "shape", "path")
 
 
@@ -30,6 +36,8 @@ def lengthen(key: str, value: Any, line: int) -> Any:
     """The long form of a top-level key's value: `lora` -> `{kind: lora}`, `llama-7b` -> `{name: llama-7b}`."""
     if key == "model" and isinstance(value, str):
         return _one(("path" if "/" in value or value.startswith(".") else "name"), value, line)
+    if key == "expect" and isinstance(value, str):
+        return _one("kind", value, line)
     if key == "method":
         return _kind_of(value, METHODS, line)
     if key == "trainer":
@@ -76,12 +84,12 @@ def _kind_of(value: Any, kinds: tuple[str, ...], line: int) -> Any:
 def overlay(base: YamlMap, over: YamlMap) -> YamlMap:
     """`over` merged into `base`, both in long form; what excludes each other replaces each other.
 
-    That is: `gpus` and `processes`; another kind of method or trainer; a model's name, shape and path."""
+    That is: `gpus` and `processes`; another kind of method, trainer or expectation; a model's name, shape and path."""
     base = base.copy()
     for one, other in (("gpus", "processes"), ("processes", "gpus")):
         if one in over and other not in over:
             base.drop(other)
-    for key in ("method", "trainer"):
+    for key in ("method", "trainer", "expect"):
         kinds = [part.get("kind") for part in (over.get(key), base.get(key)) if isinstance(part, YamlMap)]
         if len(kinds) == 2 and None not in kinds and kinds[0] != kinds[1]:
             base.drop(key)
@@ -110,7 +118,14 @@ def settle(scenario: YamlMap, folder: Path) -> YamlMap:
     _rewrite(made, "time_limit", "time_limit_s", _time_limit)
     _rewrite(made, "measure", "measure_steps", _measure)
     _rewrite(made, "python", "python", lambda value: _path(value, folder))
-    for key, settle_part in (("needs", _settle_needs), ("trainer", _settle_trainer), ("model", _settle_model)):
+    if isinstance(made.get("retries"), int) and not isinstance(made["retries"], bool):
+        made.put("retries", _one(ANY, made["retries"], made.lines["retries"]), made.lines["retries"])
+    for key, settle_part in (
+        ("needs", _settle_needs),
+        ("expect", _settle_expect),
+        ("trainer", _settle_trainer),
+        ("model", _settle_model),
+    ):
         if isinstance(made.get(key), YamlMap):
             part = made[key].copy()
             settle_part(part, folder)
@@ -154,11 +169,22 @@ def _measure(value: Any) -> bool:
 
 
 def _settle_needs(needs: YamlMap, folder: Path) -> None:
-    if "gpu_memory_bytes" in needs:
-        raise ScenarioError(
-            needs.lines["gpu_memory_bytes"], "needs.gpu_memory_bytes", "unknown key; did you mean 'gpu_memory'?"
-        )
-    _rewrite(needs, "gpu_memory", "gpu_memory_bytes", parse_bytes, "needs.")
+    _settle_size(needs, "gpu_memory", "needs.")
+
+
+def _settle_expect(expect: YamlMap, folder: Path) -> None:
+    if isinstance(expect.get("when"), YamlMap):
+        when = expect["when"].copy()
+        for key in ("gpu_memory_below", "gpu_memory_at_least"):
+            _settle_size(when, key, "expect.when.")
+        expect.put("when", when, expect.lines["when"])
+
+
+def _settle_size(mapping: YamlMap, key: str, prefix: str) -> None:
+    field = f"{key}_bytes"
+    if field in mapping:
+        raise ScenarioError(mapping.lines[field], prefix + field, f"unknown key; did you mean {key!r}?")
+    _rewrite(mapping, key, field, parse_bytes, prefix)
 
 
 def _settle_trainer(trainer: YamlMap, folder: Path) -> None:

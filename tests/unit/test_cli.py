@@ -66,6 +66,17 @@ def test_validate_prints_what_it_would_start(tmp_path: Path) -> None:
     assert result.stdout.endswith("1 case, no errors\n")
 
 
+def test_validate_prints_what_is_expected_and_retried(tmp_path: Path) -> None:
+    expect = "{kind: gpu_oom, when: {gpu_memory_below: 80GiB, gpu_name: '*A100*', gpus_below: 3}}"
+    (tmp_path / "mine.yaml").write_text(f"{SCRIPT}expect: {expect}\nretries: {{nccl: 2, any: 1}}\n")
+    (tmp_path / "plain.yaml").write_text(SCRIPT.replace("mine", "plain") + "expect: none\n")
+    printed = run("validate", str(tmp_path)).stdout
+    where = "a GPU has less than 80.00 GiB and each GPU is a *A100* and there are fewer than 3 GPUs"
+    assert f"  expects gpu_oom where {where}\n  retries nccl 2, any 1, transient verdicts only\n" in printed
+    assert "  expects none\n" in printed
+    assert printed.count("retries") == 1
+
+
 def test_validate_names_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(SCRIPT)
     (tmp_path / "bad.yaml").write_text("name: bad\ngpuz: 1\n")

@@ -1,4 +1,6 @@
-"""A person's training script, as acceptance tests run it: `train.py MODE` ends in the way that MODE names."""
+"""A person's training script, as acceptance tests run it: `train.py MODE` ends in the way that MODE names.
+
+`train.py flaky MARKER` ends as `nccl` where there is no file MARKER, which it leaves, and trains where there is."""
 
 import os
 import signal
@@ -53,7 +55,7 @@ class Failing(Trainer):
             os._exit(7)
         if MODE == "sigkill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if MODE == "nccl":
+        if MODE in ("nccl", "flaky"):
             raise torch.distributed.DistBackendError(NCCL)
         return Full.apply(loss)
 
@@ -81,6 +83,10 @@ def main() -> None:
         if MODE == "peer-death" and RANK == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: it may come before the peer's end is noticed
         trainer(Failing).train()
+    elif MODE == "flaky":
+        seen = os.path.exists(sys.argv[2])
+        open(sys.argv[2], "w").close()
+        trainer(Trainer if seen else Failing).train()
     elif MODE == "user-error":
         trainer(Trainer, evaluation_strategy="no").train()
     elif MODE == "swallow":

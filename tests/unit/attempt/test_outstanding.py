@@ -12,6 +12,7 @@ from harness.attempt import Outstanding, Settings, outstanding, run_case
 from harness.cli.program import case_of
 from harness.forward.start import Aim, Forwarder
 from harness.record import Kind, Record, read_record
+from tests.unit.attempt.test_retries import FLAKY, case_with
 from tests.unit.attempt.test_run import MACHINE
 from tests.unit.jobs import eventually, processes_naming
 
@@ -147,6 +148,19 @@ def test_an_earlier_attempt_does_not_speak_for_the_last(
     assert read_record(tmp_path / "case" / "record.json") == again
     pending(later).close(interrupted=False)
     assert aim_of(tmp_path / "case") == ("complete", True)
+
+
+def test_each_attempt_of_a_case_that_is_tried_again_has_its_own(tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "flaky.py").write_text(FLAKY)
+    quick = replace(settings, retry_wait_s=0.01)
+    record = run_case(case_with(1, "trains", any=1), quick, MACHINE, case_dir=tmp_path / "case")
+    assert [attempt.number for attempt in record.attempts] == [1, 2]
+    assert aim_of(tmp_path / "case") == ("partial", False)
+    (tmp_path / "go").touch()
+    pending(settings).close(interrupted=False)
+    assert all((tmp_path / "case" / f"attempt-{number}" / "forwarder.json").is_file() for number in (1, 2))
+    assert aim_of(tmp_path / "case") == ("complete", True)
+    assert processes_naming(tmp_path) == []
 
 
 def test_a_record_that_a_program_has_removed(tmp_path: Path, settings: Settings, run: Callable[[str], Record]) -> None:

@@ -1,4 +1,6 @@
-"""The conftest of the inner pytest runs: a runner whose cases end at once, as their scenario's first tag says."""
+"""The conftest of the inner pytest runs: a runner whose cases end at once, as their scenario's first tag says.
+
+Its GPUs are H200s.  A case with `retries` has had one attempt before, which ended with `nccl`."""
 
 import json
 import os
@@ -11,6 +13,7 @@ import pytest
 from harness.leases import LeaseError
 from harness.plugin import RUNNER_FACTORY, Options, Slots
 from harness.record import Attempt, Kind, Lease, Measurements, Record, Verdict, write_record
+from harness.scenario import expected_kind
 
 REASONS = {
     "gpu_oom": "rank 1 asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 3, backward",
@@ -66,6 +69,8 @@ class FakeRunner:
 
     def _record(self, case: Any, nodeid: str, state: Any, verdict: Verdict | None) -> Record:
         labels = {"experiment": case.scenario.name, "identifier": self.options.session}
+        earlier = [Verdict(kind=Kind.NCCL, reason="rank 0: peer gone")] if case.scenario.retries else []
+        ended = [*earlier, verdict]
         return Record(
             case_id=case.id,
             nodeid=nodeid,
@@ -76,7 +81,11 @@ class FakeRunner:
             labels=labels | dict(case.scenario.labels) | dict(self.options.labels),
             command=["python", "train.py"],
             environment={},
-            attempts=[Attempt(number=1, directory="attempt-1", started=1.0, lease=Lease(wait_s=0.0))],
+            attempts=[
+                Attempt(number=n, directory=f"attempt-{n}", started=1.0, lease=Lease(wait_s=0.0), verdict=each)
+                for n, each in enumerate(ended, 1)
+            ],
+            expected=expected_kind(case.scenario.expect, [("NVIDIA H200", 141 * 2**30)] * (case.scenario.gpus or 0)),
             verdict=verdict,
             measurements=measurements() if verdict else None,
             tail=""

@@ -7,7 +7,7 @@ from junitparser import JUnitXml, TestCase
 
 from harness.reports.reading import read_results
 from harness.reports.summary import exit_code
-from tests.unit.plugin.conftest import Bench
+from tests.unit.plugin.conftest import CONFIGURATION, Bench
 
 OOM = "gpu_oom: rank 1 asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 3, backward"
 
@@ -76,6 +76,138 @@ def test_runxfail_makes_limits_failures(bench: Bench, workers: str) -> None:
     result.assert_outcomes(failed=1)
     assert bench.junit().outcome("oom-1proc") == "failure"
     assert bench.junit().verdict("oom-1proc") == "gpu_oom"
+
+
+@pytest.mark.parametrize(
+    "arguments, xfailed",
+    [
+        pytest.param([], {"gpu_oom", "nccl"}, id="default"),
+        pytest.param(["--xfail-kinds", "network,nccl"], {"network", "nccl"}, id="option"),
+        pytest.param(["--xfail-kinds", "none"], set(), id="none"),
+        pytest.param(["-o", "harness_xfail_kinds=network gpu_oom"], {"network", "gpu_oom"}, id="ini"),
+        pytest.param(["-o", "harness_xfail_kinds=none"], set(), id="ini-none"),
+        pytest.param(["-o", "harness_xfail_kinds=network", "--xfail-kinds=nccl"], {"nccl"}, id="option-before-ini"),
+        pytest.param(["--xfail-kinds", "network", "--runxfail"], set(), id="runxfail"),
+    ],
+)
+def test_which_kinds_xfail_is_chosen(bench: Bench, workers: str, arguments: list[str], xfailed: set[str]) -> None:
+    kinds = ("gpu_oom", "nccl", "network", "user_error")
+    for kind in kinds:
+        bench.scenario(kind, kind)
+    bench.scenario("met", "network", expect="network")
+    bench.run(workers, *arguments)
+    junit = bench.junit()
+    shown = {kind: junit.outcome(f"{kind}-1proc") for kind in kinds}
+    assert shown == {kind: "pytest.xfail" if kind in xfailed else "failure" for kind in kinds}
+    assert junit.outcome("met-1proc") == "passed"
+    # From the report and, without it, from the records: the same.
+    told = {kind: "xfailed" if kind in xfailed else "failed" for kind in kinds} | {"met": "passed"}
+    for path in (bench.path / "junit.xml", bench.session):
+        results = read_results(path).results
+        assert {result.case.removesuffix("-1proc"): result.outcome for result in results} == told
+        (bench.session / "junit.xml").unlink(missing_ok=True)
+
+
+def test_kinds_may_stand_in_pyproject(bench: Bench) -> None:
+    (bench.path / "pyproject.toml").write_text(CONFIGURATION + 'harness_xfail_kinds = ["network"]\n')
+    bench.scenario("a", "network")
+    bench.scenario("b", "gpu_oom")
+    bench.run().assert_outcomes(xfailed=1, failed=1)
+    assert bench.junit().outcome("a-1proc") == "pytest.xfail"
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--xfail-kinds", "gpu_oom,rain"], "--xfail-kinds: rain: no kind of bad verdict; choose from user_error, "),
+        (["--xfail-kinds", "none,nccl"], "--xfail-kinds: none: no kind of bad verdict; choose from user_error, "),
+        (["--xfail-kinds", ","], "--xfail-kinds: names no kind; choose from user_error, "),
+        (["-o", "harness_xfail_kinds=rain"], "harness_xfail_kinds: rain: no kind of bad verdict; choose from "),
+        (["-o", "harness_retry_wait=soon"], "harness_retry_wait: 'soon' is no time; write seconds"),
+    ],
+)
+def test_kinds_that_are_none_are_a_usage_error(bench: Bench, workers: str, arguments: list[str], text: str) -> None:
+    bench.scenario("good")
+    result = bench.run(workers, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert text in result.stderr.str()
+    assert not (bench.path / "results").exists()
+
+
+SMALL = {"kind": "gpu_oom", "when": {"gpu_memory_below": "80GiB"}}
+LARGE = {"kind": "gpu_oom", "when": {"gpu_memory_at_least": "80GiB"}}
+
+
+def test_expectations(bench: Bench, workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_GPUS", "1")
+    bench.scenario("met", "gpu_oom", expect=LARGE, gpus=1)
+    bench.scenario("fits", "none", expect=LARGE, gpus=1)
+    bench.scenario("other", "nccl", expect=LARGE, gpus=1)
+    bench.scenario("elsewhere", "gpu_oom", expect=SMALL, gpus=1)
+    bench.scenario("on-cpu", "gpu_oom", expect=LARGE)
+    bench.scenario("must-train", "gpu_oom", expect="none")
+    bench.scenario("trains", "none", expect="none")
+    result = bench.run(workers)
+    result.assert_outcomes(passed=2, failed=3, xfailed=2)
+    junit = bench.junit()
+    shown = {
+        case.rpartition("-")[0]: (junit.outcome(case), junit.verdict(case), junit.properties(case).get("expected"))
+        for case in junit.cases
+    }
+    assert shown == {
+        "met": ("passed", "gpu_oom", "gpu_oom"),
+        "fits": ("failure", "none", "gpu_oom"),
+        "other": ("failure", "nccl", "gpu_oom"),
+        "elsewhere": ("pytest.xfail", "gpu_oom", None),
+        "on-cpu": ("pytest.xfail", "gpu_oom", None),
+        "must-train": ("failure", "gpu_oom", "none"),
+        "trains": ("passed", "none", "none"),
+    }
+    assert junit.properties("met-1gpu")["verdict_reason"] == OOM.partition(": ")[2]
+    assert junit.message("fits-1gpu").startswith("[XPASS(strict)] expected gpu_oom, the job trained")
+    assert junit.message("other-1gpu").startswith("expected gpu_oom, got nccl: it was nccl")
+    assert junit.message("must-train-1proc").startswith("expected training, got gpu_oom: rank 1 asked for")
+    result.stdout.fnmatch_lines_random(
+        [
+            "gpu_oom  met-1gpu * passed * as expected: rank 1 asked for 2.15 GiB*",
+            "none     fits-1gpu * failed * [[]XPASS(strict)] expected gpu_oom, the job trained",
+            "nccl     other-1gpu * failed * expected gpu_oom, got nccl: it was nccl",
+        ]
+    )
+
+
+def test_expectations_are_none_of_runxfails_business(bench: Bench) -> None:
+    bench.scenario("met", "gpu_oom", expect="gpu_oom")
+    bench.scenario("fits", "none", expect="gpu_oom")
+    bench.run("--runxfail").assert_outcomes(passed=1, failed=1)
+
+
+def test_a_test_that_does_not_look_does_not_miss_what_was_expected(bench: Bench) -> None:
+    (bench.folder / "test_finetune.py").write_text("def test_finetune(tuning):\n    pass\n")
+    bench.scenario("met", "gpu_oom", expect="gpu_oom")
+    bench.scenario("fits", "none", expect="gpu_oom")
+    bench.run().assert_outcomes(passed=2)
+    results = {result.case: result.outcome for result in read_results(bench.path / "junit.xml").results}
+    assert results == {"met-1proc": "passed", "fits-1proc": "failed"}
+
+
+def test_a_case_that_was_tried_again_says_so(bench: Bench, workers: str) -> None:
+    bench.scenario("passes", retries=1)
+    bench.scenario("fails", "nccl", retries=1)
+    bench.scenario("once")
+    result = bench.run(workers)
+    result.assert_outcomes(passed=2, xfailed=1)
+    junit = bench.junit()
+    for case in ("passes-1proc", "fails-1proc"):
+        told = junit.properties(case)
+        assert (told["attempts"], told["retried"]) == ("2", "attempt 1: nccl: rank 0: peer gone")
+    assert not {"attempts", "retried"} & set(junit.properties("once-1proc"))
+    result.stdout.fnmatch_lines(
+        [
+            "retried: passes-1proc passed on attempt 2; attempt 1: nccl: rank 0: peer gone",
+            "retried: fails-1proc xfailed on attempt 2; attempt 1: nccl: rank 0: peer gone",
+        ]
+    )
 
 
 def test_junitparser_reads_the_report(bench: Bench) -> None:

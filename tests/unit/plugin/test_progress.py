@@ -42,6 +42,8 @@ def test_a_follower_reads_what_was_added(tmp_path: Path) -> None:
         file.write('onds": 0.5, "loss": 2.0}\n')
         file.flush()
         assert follower.line().endswith(": steady, step 1, 500 ms a step, loss 2")
+    (tmp_path / "attempt-1" / "end.json").touch()
+    assert follower.line().endswith(": attempt-1 has ended")
     newer = tmp_path / "attempt-10" / "rank-0" / "events.jsonl"
     newer.parent.mkdir(parents=True)
     newer.write_text('{"e": "phase", "name": "import"}\n')

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from harness.record import Kind, Record, Verdict
+from harness.record import Attempt, Kind, Lease, Record, Verdict
 from harness.reports.properties import not_run, of_record, printable
 from tests.unit.reports.records import make_record
 
@@ -22,6 +22,22 @@ def test_a_case_that_ran_has_verdict_record_figures_and_labels() -> None:
         ("label.experiment", "tiny"),
         ("label.team", "a"),
     ]
+
+
+def test_an_expectation_and_earlier_attempts() -> None:
+    def attempt(number: int, verdict: Verdict | None) -> Attempt:
+        lease = Lease(wait_s=0.0)
+        return Attempt(number=number, directory=f"attempt-{number}", started=1.0, lease=lease, verdict=verdict)
+
+    nccl = Verdict(kind=Kind.NCCL, reason="peer\x1b gone", transient=True)
+    record = make_record(expected=Kind.GPU_OOM, attempts=[attempt(1, nccl), attempt(2, None), attempt(3, nccl)])
+    assert of_record(record, "x")[4:7] == [
+        ("expected", "gpu_oom"),
+        ("attempts", "3"),
+        ("retried", "attempt 1: nccl: peer gone; attempt 2: cut off"),
+    ]
+    once = make_record(attempts=[attempt(1, nccl)])
+    assert not {"expected", "attempts", "retried"} & dict(of_record(once, "x")).keys()
 
 
 def test_a_record_without_measurements_or_verdict() -> None:

@@ -69,6 +69,32 @@ def test_what_junit_does_not_have_comes_from_the_records(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.parametrize(
+    "session, outcomes_of_kinds",
+    [
+        pytest.param(None, ("xfailed", "failed"), id="no-session-file"),
+        pytest.param("{}", ("xfailed", "failed"), id="of-an-older-harness"),
+        pytest.param("[", ("xfailed", "failed"), id="damaged"),
+        pytest.param('{"xfail_kinds": ["network"]}', ("failed", "xfailed"), id="other-kinds"),
+        pytest.param('{"xfail_kinds": []}', ("failed", "failed"), id="none"),
+    ],
+)
+def test_records_are_counted_by_the_sessions_kinds(
+    tmp_path: Path, session: str | None, outcomes_of_kinds: tuple[str, str]
+) -> None:
+    folder = make_session(tmp_path, ["oom", "network", "met", "fits"], [])
+    if session is not None:
+        (folder / "session.json").write_text(session)
+    oom = Verdict(kind=Kind.GPU_OOM, reason="too large")
+    leave_record(folder, "oom", verdict=oom)
+    leave_record(folder, "network", verdict=Verdict(kind=Kind.NETWORK, reason="no route"))
+    leave_record(folder, "met", verdict=oom, expected=Kind.GPU_OOM)
+    leave_record(folder, "fits", expected=Kind.GPU_OOM)
+    found = outcomes(folder)
+    assert (found["oom"][0], found["network"][0]) == outcomes_of_kinds
+    assert (found["met"], found["fits"]) == (("passed", "gpu_oom"), ("failed", "none"))
+
+
 def test_a_session_without_junit(tmp_path: Path) -> None:
     assert outcomes(make_session(tmp_path, ["a"], None)) == {"a": ("unfinished", "not_run")}
 

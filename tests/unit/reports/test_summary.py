@@ -9,6 +9,9 @@ from tests.unit.reports.test_tables import result
 GOOD = result("tiny", "passed", "none")
 OOM = result("large", "xfailed", "gpu_oom", "too large")
 SKIP = result("eight", "skipped", "not_run", "needs 8 GPUs")
+MET = result("met", "passed", "gpu_oom", "too large", expected="gpu_oom")
+FITS = result("fits", "failed", "none", "", expected="gpu_oom")
+AGAIN = result("again", "passed", "none", attempts="2", retried="attempt 1: nccl: peer *gone*")
 BAD = result("bad", "failed", "user_error", "no such column", record="s/bad/record.json")
 
 
@@ -30,6 +33,10 @@ BAD = result("bad", "failed", "user_error", "no such column", record="s/bad/reco
         pytest.param([GOOD, SKIP], ["skipped"], 1, id="fail-on-skipped"),
         pytest.param([GOOD, OOM], ["xfailed"], 1, id="fail-on-xfailed"),
         pytest.param([BAD, SKIP], [], 1, id="failure-before-nothing"),
+        pytest.param([MET], [], 0, id="expected"),
+        pytest.param([MET, FITS], [], 1, id="fits"),
+        pytest.param([MET], ["gpu_oom"], 0, id="fail-on-a-kind-that-was-expected"),
+        pytest.param([MET, OOM], ["gpu_oom"], 1, id="fail-on-a-kind-that-was-not"),
     ],
 )
 def test_exit_code(results: list[CaseResult], fail_on: list[str], code: int) -> None:
@@ -45,6 +52,16 @@ def test_markdown() -> None:
     assert "### Failures\n\n- **bad** `user_error`: no such column (`s/bad/record.json`)" in text
     assert "### Limits of the machine (xfailed)\n\n- **large** `gpu_oom`: too large" in text
     assert "### Skipped\n\n- 1 case: needs 8 GPUs" in text
+
+
+def test_markdown_tells_of_expectations_and_retries() -> None:
+    text = to_markdown([MET, FITS, AGAIN])
+    assert "### Failures\n\n- **fits** `none`: \\[XPASS\\(strict\\)\\] expected gpu\\_oom, the job trained" in text
+    assert "### Ended badly, as expected (passed)\n\n- **met** `gpu_oom`: too large" in text
+    assert "### Retried\n\n- **again** passed on attempt 2; attempt 1: nccl: peer \\*gone\\*" in text
+    plain = to_markdown([GOOD])
+    assert "expected" not in plain
+    assert "Retried" not in plain
 
 
 def test_markdown_says_when_nothing_was_measured() -> None:

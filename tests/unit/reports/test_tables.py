@@ -36,6 +36,28 @@ def test_the_table_groups_by_verdict_and_aligns() -> None:
     ]
 
 
+def test_the_table_tells_of_expectations_and_retries() -> None:
+    lines = result_table(
+        [
+            result("met", "passed", "gpu_oom", "too large", expected="gpu_oom"),
+            result("fits", "failed", "none", "", expected="gpu_oom"),
+            result("must", "failed", "nccl", "peer gone", expected="none"),
+            result("again", "passed", "none", attempts="2", retried="attempt 1: nccl: peer gone"),
+        ]
+    )
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "none again passed - - -",
+        "none fits failed - - - [XPASS(strict)] expected gpu_oom, the job trained",
+        "gpu_oom met passed - - - as expected: too large",
+        "nccl must failed - - - expected training, got nccl: peer gone",
+        "retried: again passed on attempt 2; attempt 1: nccl: peer gone",
+    ]
+
+
+def test_a_case_that_did_not_finish_is_none_that_did_not_meet_an_expectation() -> None:
+    assert result("cut", "unfinished", "unknown", "no end", expected="gpu_oom").reason == "no end"
+
+
 def test_no_results_no_table() -> None:
     assert result_table([]) == []
 

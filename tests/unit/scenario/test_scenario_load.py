@@ -152,7 +152,7 @@ scenarios:
 @pytest.mark.parametrize(
     "text, message",
     [
-        (GOOD + "wrkers: 2\n", "one.yaml:5: wrkers: unknown key; known: "),
+        (GOOD + "zzz: 2\n", "one.yaml:5: zzz: unknown key; known: "),
         (GOOD + "trainng: {}\n", "one.yaml:5: trainng: unknown key; did you mean 'training'?"),
         (GOOD + "data:\n  smples: 2\n", "one.yaml:6: data.smples: unknown key; did you mean 'samples'?"),
         (GOOD + "time_limit_s: 5\n", "one.yaml:5: time_limit_s: unknown key; did you mean 'time_limit'?"),
