@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .errors import PASSING
 from .journal import SCHEMA
 from .layout import JobPaths, run_hash_of
 from .reading import Event, decode_event, open_regular, read_document
@@ -83,7 +84,7 @@ def _last_exception(journal: Path) -> Event | None:
             for event in map(decode_event, file):
                 if event is None:
                     continue
-                if event["e"] == "exception" and event.get("where") != "log":
+                if event["e"] == "exception" and event.get("where") not in PASSING:
                     last = event
                 elif event["e"] in ("segment", "step"):
                     last = None

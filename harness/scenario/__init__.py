@@ -6,13 +6,14 @@ from harness.scenario.arguments import check_training
 from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
 from harness.scenario.needs import absent, required_packages, unmet
-from harness.scenario.schema import Data, Lengths, Method, Model, Needs, Scenario, Trainer
+from harness.scenario.schema import Data, Diagnostics, Lengths, Method, Model, Needs, Scenario, Trainer
 
 __all__ = [
     "MODELS",
     "BadScenario",
     "Case",
     "Data",
+    "Diagnostics",
     "Lengths",
     "Method",
     "Model",

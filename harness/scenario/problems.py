@@ -20,6 +20,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "data": schema.Data,
     "data.lengths": schema.Lengths,
     "needs": schema.Needs,
+    "diagnostics": schema.Diagnostics,
 }
 _KINDS = {
     "int_type": ("a whole number", "write one without quotes or a point"),
