@@ -1,12 +1,12 @@
 """Runs one job's command and lets nothing of it live on: `python -I -S supervise.py JOB_DIR/job.json -- COMMAND`.
 
-Standard library only, imports nothing of the harness.  Stdin is a pipe whose other end the harness holds: end of file
-means that the harness died.  Every other descriptor that is open at the start (3 and up) is a lease: the command
+Standard library only, and of the harness `watch` alone.  Stdin is a pipe whose other end the harness holds: end of
+file means that the harness died.  Every other descriptor that is open at the start (3 and up) is a lease: the command
 inherits it, so a lease lasts as long as the supervisor or the command; the sampler does not.  The environment is the
 target's.  The command is not read from job.json: secrets among its arguments are hidden there.
 
-Exit code: the command's (128+N when signal N ended it); 124 time limit, 128+N after signal N, 143 when the harness
-died, 127 command not found, 126 not startable, 2 usage or job.json not readable."""
+Exit code: the command's (128+N when signal N ended it); 124 time limit or hang, 128+N after signal N, 143 when the
+harness died, 127 command not found, 126 not startable, 2 usage or job.json not readable."""
 
 import contextlib
 import ctypes
@@ -20,6 +20,11 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+if not __package__:  # started by path: sys.path holds the library alone, whose modules those at its end do not hide
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from harness.watch import progress, stacks
 
 SCHEMA = 1
 
@@ -37,7 +42,18 @@ SUPERVISOR_EVENTS: dict[str, dict[str, str]] = {
     "command_ended": {"exit_code": "exit code of the command, negative for a signal"},
     "signal": {"name": "signal that the supervisor received"},
     "time_limit": {"seconds": "the limit that passed"},
-    "ending": {"why": "why everything is ended now: exit, time_limit, signal, parent_died, start_failed"},
+    "stacks": {
+        "ranks": "ranks whose stacks stand in rank-N/stacks.txt now; asked for at a hang and at the time limit",
+        "without": "ranks that did not answer, or whose process is gone",
+    },
+    "hang": {
+        "lagging_rank": "the rank that the others wait for; null when nothing tells one from another",
+        "silent_s": "how long no rank got on: no event of progress in a journal, no byte in a log",
+        "limit_s": "the silence that counts as a hang here",
+        "ranks": "by rank: event (its last one of progress), step (its last), steps (how many), silent_s, "
+        "in_collective (whether its main thread waits for other ranks, by its stack; null without one)",
+    },
+    "ending": {"why": "why everything is ended now: exit, time_limit, hang, signal, parent_died, start_failed"},
     "killed": {"pid": "process that needed SIGKILL", "name": "its name, as the kernel knows it"},
     "end": {
         "why": "as in ending",
@@ -51,6 +67,7 @@ _KILL_WINDOW_S = 10.0  # how long SIGKILL is repeated; what is left then hangs i
 _SAMPLER_GRACE_S = 5.0
 _POLL_S = 0.05
 _KILLED_LISTED = 200  # pids named in end.json; a fork bomb must not outgrow the reserved file
+_RANKS_LISTED = 40  # the same of the ranks of a hang
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -79,7 +96,7 @@ class Journal:
 class EndFile:
     """end.json, replaced atomically.  Its blocks are taken at the start: a full disk must not cost the last word."""
 
-    _reserved_bytes = 8192
+    _reserved_bytes = 16384
 
     def __init__(self, path: str) -> None:
         self._path, self._temporary = path, f"{path}.tmp"
@@ -102,11 +119,13 @@ class EndFile:
 class Supervisor:
     """One job.  `run` returns this process's exit code when nothing of the job is left."""
 
-    def __init__(self, job: dict[str, Any], argv: list[str], leases: tuple[int, ...]) -> None:
-        self._job, self._argv, self._leases = job, argv, leases
+    def __init__(self, job: dict[str, Any], folder: Path, argv: list[str], leases: tuple[int, ...]) -> None:
+        self._job, self._folder, self._argv, self._leases = job, folder, argv, leases
         self._journal = Journal(job["files"]["supervisor_journal"])
         self._end_file = EndFile(job["files"]["end"])
         self._grace_s = float(job.get("grace_s") or 0)
+        self._progress = progress.Progress(folder, job.get("hang_after_s"), scales=bool(job.get("hang_after_scales")))
+        self._hang: dict[str, Any] | None = None
         self._parent = os.getppid()
         self._command: subprocess.Popen[bytes] | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
@@ -130,6 +149,11 @@ class Supervisor:
         self._start_sampler()
         error, code = self._start_command()
         why = "start_failed" if error else self._wait()
+        if why in ("hang", "time_limit"):
+            try:
+                self._tell_of_ranks(why)
+            except Exception as fault:  # whatever it is: the job's end does not depend on what is told of it
+                _complain(f"no stacks: {type(fault).__name__}: {fault}")
         self._journal.write("ending", why=why)
         clean = self._end_descendants(self._grace_s)
         self._end_sampler()
@@ -140,6 +164,7 @@ class Supervisor:
         oom = None if oom_after is None or oom_before is None else oom_after - oom_before
         self._journal.write("end", why=why, exit_code=exit_code, clean=clean, oom_kill=oom)
         self._journal.close()
+        stacks.remove_pipes(self._folder / "node-0")
         self._end_file.write(
             schema=SCHEMA,
             why=why,
@@ -151,12 +176,13 @@ class Supervisor:
             killed=self._killed[:_KILLED_LISTED],
             error=error,
             oom_kill=oom,
+            hang=None if self._hang is None else progress.listed(self._hang, _RANKS_LISTED),
         )
         if why == "exit" and exit_code is not None:
             return exit_code if exit_code >= 0 else 128 - exit_code
         if why == "signal":
             return 128 + self._signals[0]
-        return {"start_failed": code, "time_limit": 124}.get(why, 143)
+        return {"start_failed": code, "time_limit": 124, "hang": 124}.get(why, 143)
 
     def _start_sampler(self) -> None:
         if not self._job.get("sampler"):
@@ -198,6 +224,23 @@ class Supervisor:
             if deadline is not None and time.monotonic() >= deadline:
                 self._journal.write("time_limit", seconds=limit)
                 return "time_limit"
+            if self._progress.hangs(time.monotonic()):
+                return "hang"
+
+    def _tell_of_ranks(self, why: str) -> None:
+        """Before a job that does not end by itself is ended: where its ranks stand, and at a hang which one lags."""
+        hangs = why == "hang"
+        if not hangs:
+            self._progress.look(time.monotonic())
+        ranks = self._progress.ranks.values()
+        alive = progress.living(ranks, descendants(os.getpid()))
+        told = stacks.collect(self._folder, alive, why, thorough=hangs)
+        answered = sorted(rank for rank, text in told.items() if text is not None)
+        without = sorted({rank.rank for rank in ranks} - set(answered))
+        self._journal.write("stacks", ranks=answered, without=without)
+        if hangs:
+            self._hang = self._progress.describe({rank: stacks.in_collective(text) for rank, text in told.items()})
+            self._journal.write("hang", **self._hang)
 
     def _listen(self, timeout_s: float) -> None:
         """Wait for a signal, a child's end or the end of stdin; take in what happened."""
@@ -387,7 +430,7 @@ def main(argv: list[str]) -> int:
         job_file, separator, *command = argv
         if separator != "--":
             raise ValueError("usage: supervise.py JOB_DIR/job.json -- COMMAND")
-        supervisor = Supervisor(json.loads(Path(job_file).read_bytes()), command, leases)
+        supervisor = Supervisor(json.loads(Path(job_file).read_bytes()), Path(job_file).parent, command, leases)
     except (OSError, ValueError, KeyError, TypeError) as error:
         _complain(f"cannot use job.json: {type(error).__name__}: {error}")
         return 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.diagnostics import VARIABLES
 from harness.probe.journal import EVENTS
 from harness.record import Kind
 from harness.sampling.sampler import SAMPLE_FIELDS
@@ -31,6 +32,13 @@ def rows(heading: str) -> list[tuple[str, str, str]]:
 )
 def test_the_tables_of_events(heading: str, table: Mapping[str, Mapping[str, str]]) -> None:
     assert rows(heading) == [(event, field, text) for event, fields in table.items() for field, text in fields.items()]
+
+
+def test_the_table_of_variables() -> None:
+    section = JOB_DIRECTORY.partition("## The environment of a job")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \| `(.+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
+    paths = {"recorder": "RECORDER", "nccl_log": "node-0/nccl.%h.%p.log"}
+    assert found == [(row.name, row.value.format(**paths), row.versions, row.why) for row in VARIABLES]
 
 
 def test_every_kind_of_verdict_is_named() -> None:

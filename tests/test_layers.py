@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "record": {"probe"},
     "units": set(),
     "probe": set(),
-    "supervise": set(),
+    "supervise": {"watch"},
+    "watch": set(),
 }
 # room -> packages from outside the standard library.
 THIRD_PARTY: dict[str, set[str]] = {

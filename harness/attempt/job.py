@@ -90,8 +90,15 @@ def prepare(
     job_id = str(uuid.uuid4())  # processes of a job are found by it when their supervisor is gone
     cpus = len(machine.cpus) * len(gpus) // len(machine.gpus) if gpus else len(holding.ids)
     environ = local.environment(
-        case.scenario, os.environ, gpus=[gpu.uuid for gpu in gpus], cpus=max(1, cpus), job_id=job_id
+        case.scenario,
+        os.environ,
+        paths,
+        gpus=[gpu.uuid for gpu in gpus],
+        cpus=max(1, cpus),
+        job_id=job_id,
+        torch=stack.packages.get("torch"),
     )
+    hang_after_s, hang_after_scales = case.scenario.silence_allowed()
     command = local.command(case.scenario, stack.executable, paths)
     job = Job(number, paths, holding, gpus, command, environ, probe_sha256)
     scenario = resolved(case.scenario)
@@ -114,6 +121,8 @@ def prepare(
         "lease": job.lease.model_dump(mode="json"),
         "world_size": case.scenario.world_size,
         "time_limit_s": case.scenario.time_limit_within(settings.time_limit_s),
+        "hang_after_s": hang_after_s,
+        "hang_after_scales": hang_after_scales,
         "grace_s": settings.grace_s,
         "sampler": sampler.command(paths.system_journal()),
         "files": {

@@ -76,7 +76,14 @@ def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
             f"rank-{rank}/stdout": job.stdout(rank),
             f"rank-{rank}/stderr": job.stderr(rank),
             f"rank-{rank}/error": job.error(rank),
+            f"rank-{rank}/py-spy": job.py_spy(rank),
+            f"rank-{rank}/memory": job.memory(rank),
+            f"rank-{rank}/memory_snapshot": job.memory_snapshot(rank),
         }
+        if job.stacks(rank).exists() and job.stacks(rank).stat().st_size:  # there from the start, and most often empty
+            files[f"rank-{rank}/stacks"] = job.stacks(rank)
+    for path in sorted([*job.node().glob("nccl.*.log"), *job.node().glob(f"{job.flight_recorder().name}*[0-9]")]):
+        files[path.name.removesuffix(".log")] = path
     return {name: str(path.relative_to(job.root.parent)) for name, path in files.items() if path.exists()}
 
 

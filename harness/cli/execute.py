@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -74,6 +74,13 @@ def execute(
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="End the job after this time: seconds, or such as 90m, 1h30m.")
     ] = None,
+    hang_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|none",
+            help="End the job after this time without any progress of a rank (default: 15m, more for slow steps).",
+        ),
+    ] = None,
     aim_repo: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +115,7 @@ def execute(
         labels=label or [],
         labels_file=labels_file,
         time_limit=time_limit,
+        hang_after=hang_after,
         aim_repo=aim_repo,
         aim_python=aim_python,
         aim_timeout=aim_timeout,
@@ -143,6 +151,7 @@ class Request:
     labels: Sequence[str]
     labels_file: Path | None
     time_limit: str | None
+    hang_after: str | None
     aim_repo: str | None
     aim_python: str | None
     aim_timeout: str | None
@@ -214,7 +223,12 @@ def prepare(request: Request) -> Plan:
         )
         output_file = make_way(request.aim_output_file) if request.aim_output_file else None
         machine = Machine.read(os.environ)
-        case = case_of(request.command, processes=request.nproc, on_gpus=bool(machine.gpus))
+        case = case_of(
+            request.command,
+            processes=request.nproc,
+            on_gpus=bool(machine.gpus),
+            hang_after_s=_silence(request.hang_after),
+        )
     except ValueError as error:
         raise Refusal(USAGE, str(error)) from error
     lacking = missing(case, machine)
@@ -294,6 +308,12 @@ def _redacted(ending: Ending, command: Sequence[str]) -> Ending:
     from harness.probe.redact import secret_arguments, secret_values
 
     return replace(ending, reason=redact(ending.reason, secret_values(os.environ) | secret_arguments(command)))
+
+
+def _silence(text: str | None) -> float | Literal["auto", "none"]:
+    if text == "none":
+        return "none"
+    return _seconds(text, "--hang-after") or "auto"
 
 
 def _seconds(text: str | None, option: str) -> float | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from harness.scenario import Case, Scenario, Source, Trainer
 from harness.scenario.ids import case_id, safe
@@ -10,7 +11,13 @@ from harness.scenario.schema import MAX_NAME
 SOURCE = Source("harness exec", 1)
 
 
-def case_of(command: Sequence[str], *, processes: int, on_gpus: bool) -> Case:
+def case_of(
+    command: Sequence[str],
+    *,
+    processes: int,
+    on_gpus: bool,
+    hang_after_s: float | Literal["auto", "none"] = "auto",
+) -> Case:
     """The case of `FILE ARGS...` or `-m MODULE ARGS...`.  Raises ValueError for anything else."""
     module = list(command[:1]) == ["-m"]
     target, *arguments = (command[1:] if module else command) or [""]
@@ -21,6 +28,7 @@ def case_of(command: Sequence[str], *, processes: int, on_gpus: bool) -> Case:
         trainer=Trainer(kind="script", target=target, module=module, args=arguments),
         gpus=processes if on_gpus else None,
         processes=None if on_gpus else processes,
+        hang_after_s=hang_after_s,
     )
     return Case(case_id(scenario, {}), scenario, SOURCE, keywords=(), marks=())
 

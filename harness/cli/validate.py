@@ -117,4 +117,6 @@ def _needs(scenario: "Scenario") -> str:
     parts += scenario.needs.packages
     if scenario.time_limit_s:
         parts.append(f"at most {format_seconds(scenario.time_limit_s)}")
+    if isinstance(scenario.hang_after_s, float):
+        parts.append(f"a hang after {format_seconds(scenario.hang_after_s)} of silence")
     return ", ".join(parts)

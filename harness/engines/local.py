@@ -17,14 +17,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness import supervise
+from harness.engines import diagnostics
 from harness.journal import read_document
 from harness.probe.layout import JobPaths
 from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
 from harness.scenario import Scenario
 
-# `python -m torch.distributed.run` without the working directory in its sys.path: a `queue.py` there is the target's.
-TORCHRUN = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; from torch.distributed.run import main; main()"
+# `python -m torch.distributed.run`, but for two things.  The working directory is not in its sys.path: a `queue.py`
+# there is the target's.  And once a rank has died, the others have 5 s from SIGTERM to SIGKILL: torchrun closes them
+# with the default of this method, 30 s, whatever --shutdown-timeout says (torch 2.13).
+TORCHRUN = (
+    "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; "
+    "from torch.distributed.elastic.multiprocessing import PContext; close = PContext.close; "
+    "close.__defaults__ = (None, 5) if close.__defaults__ == (None, 30) else close.__defaults__; "
+    "from torch.distributed.run import main; main()"
+)
 
 JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job
 
@@ -60,13 +68,21 @@ def launcher(python: str, world_size: int) -> list[str]:
 
 
 def environment(
-    scenario: Scenario, base_environ: Mapping[str, str], *, gpus: Sequence[str], cpus: int, job_id: str
+    scenario: Scenario,
+    base_environ: Mapping[str, str],
+    job: JobPaths,
+    *,
+    gpus: Sequence[str],
+    cpus: int,
+    job_id: str,
+    torch: str | None = None,
 ) -> dict[str, str]:
     """The environment of a job; the scenario's own `env` has the last word, except over the job's id.
 
-    `gpus` are UUIDs: they mean the same whatever CUDA_DEVICE_ORDER says.  `cpus` are all of the job's."""
+    `gpus` are UUIDs: they mean the same whatever CUDA_DEVICE_ORDER says.  `cpus` are all of the job's.  `torch` is the
+    version of the stack, as far as it is known."""
     environ = {name: value for name, value in base_environ.items() if not _LEAKED.fullmatch(name)}
-    environ.setdefault("PYTHONFAULTHANDLER", "1")
+    environ |= diagnostics.variables(job, environ | dict(scenario.env), torch)
     environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one node; by default gloo, too, wants the host's name resolved
     environ["OMP_NUM_THREADS"] = str(max(1, cpus // scenario.world_size))
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -219,6 +235,7 @@ class LocalJob:
             "killed": killed,
             "error": f"the supervisor ended with {code} and left no end.json; see {self._job.launcher_log().name}",
             "oom_kill": None,
+            "hang": None,
         }
 
 

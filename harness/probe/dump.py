@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .errors import PASSING
 from .journal import SCHEMA
 from .layout import JobPaths, run_hash_of
 from .reading import Event, decode_event, open_regular, read_document
@@ -118,7 +119,7 @@ def _last_exception(journal: Path) -> Event | None:
                     continue
                 if found[1] != b"exception":
                     last = None
-                elif (event := decode_event(line)) is not None and event.get("where") != "log":
+                elif (event := decode_event(line)) is not None and event.get("where") not in PASSING:
                     last = event
     except OSError:
         return None

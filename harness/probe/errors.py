@@ -27,7 +27,8 @@ NUMBER = "_harness_probe_number"  # the same: which record is its
 
 # Whose sight tells more of an exception (train: the step, the phase), and of which exception in doubt; of equals, the
 # latest.
-RANKS = {"train": 3, "main": 2, "exit": 1, "log": 0}
+RANKS = {"train": 3, "main": 2, "exit": 1, "log": 0, "retry": 0}
+PASSING = ("log", "retry")  # the program goes on
 
 
 def qualified(cls: type) -> str:

@@ -1,7 +1,8 @@
 """Reaches an unmodified program: patches the modules that train the moment the program imports them.
 
 `transformers.trainer` (the callback, train, training_step, get_batch_samples, logging and saving), `accelerate` (the
-gradient norm), `torch.optim` (steps of programs without a Trainer), `logging` (exceptions that are only logged)."""
+gradient norm, and memory that ran out before a smaller batch was tried), `torch.optim` (steps of programs without a
+Trainer), `logging` (exceptions that are only logged)."""
 
 import functools
 import importlib.abc
@@ -26,6 +27,7 @@ def install(meter: Meter) -> None:
     patches: dict[str, Patch] = {
         "transformers.trainer": patch_trainer,
         "accelerate.accelerator": patch_accelerator,
+        "accelerate.utils.memory": patch_retry,
         "torch.optim.optimizer": patch_optimizer,
     }
     sys.meta_path.insert(0, PatchFinder(patches, meter))
@@ -247,8 +249,26 @@ def wrap_accelerator(accelerator: Any, find: Find) -> None:
     accelerator.clip_grad_norm_ = clip_grad_norm_
 
 
+def patch_retry(module: Any, meter: Meter) -> None:
+    """See the exceptions for which find_executable_batch_size tries a smaller batch; it keeps none of them."""
+    original = module.should_reduce_batch_size
+
+    @functools.wraps(original)
+    def should_reduce_batch_size(exception: Exception, *args: Any, **kwargs: Any) -> Any:
+        reduces = original(exception, *args, **kwargs)
+        if reduces:
+            with meter.guard("should_reduce_batch_size"):
+                meter.saw(exception, "retry")
+        return reduces
+
+    module.should_reduce_batch_size = should_reduce_batch_size
+
+
 def patch_optimizer(module: Any, meter: Meter) -> None:
-    """Count the optimizer steps of programs without a Trainer."""
+    """Count the optimizer steps of programs without a Trainer, and record the allocator's history if that is wanted."""
+    if meter.wants_history:
+        with meter.guard("memory history"):
+            meter.exhaustion.record_history()
     series = OptimizerSeries()
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -96,7 +96,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "step": "global step that was running (last finished + 1); null outside train()",
         "phase": "phase in which it was seen",
         "part": "part of a step: data, forward, backward, optimizer, save, eval; null when not in one",
-        "where": "who saw it: train (it left Trainer.train), main (it left the program), exit (behind SystemExit), log",
+        "where": "who saw it: train (it left Trainer.train), main (it left the program), exit (behind SystemExit), "
+        "log, retry (accelerate, asked whether a smaller batch may help: find_executable_batch_size)",
         "exit_code": "exit code of a SystemExit; null for others",
     },
     "memory": {

@@ -70,6 +70,30 @@ class JobPaths:
         """The exception that ended the rank, written once, only if the rank ended badly."""
         return self.rank(rank) / "error.json"
 
+    def stacks(self, rank: int) -> Path:
+        """Where the rank stood when the supervisor asked, by faulthandler; empty when it never did."""
+        return self.rank(rank) / "stacks.txt"
+
+    def py_spy(self, rank: int) -> Path:
+        """The same as py-spy tells it, where that is installed."""
+        return self.rank(rank) / "py-spy.txt"
+
+    def memory(self, rank: int) -> Path:
+        """What the allocator of the GPU held when it ran out of memory."""
+        return self.rank(rank) / "memory.json"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        """torch's snapshot of the allocator at that time, for its own viewer; a pickle that nobody here reads."""
+        return self.rank(rank) / "memory_snapshot.pickle"
+
+    def flight_recorder(self, node: int = 0) -> Path:
+        """What the dumps of torch's flight recorder are named by: a rank is appended, and for its pipe `.pipe`."""
+        return self.node(node) / "flight-recorder-rank-"
+
+    def nccl_log(self, node: int = 0) -> Path:
+        """What NCCL warns of; NCCL itself replaces %h by the host and %p by the process id."""
+        return self.node(node) / "nccl.%h.%p.log"
+
     def ranks(self) -> list[int]:
         """The ranks that have left a folder so far, in order."""
         return sorted(int(p.name[5:]) for p in self.root.glob("rank-*") if p.name[5:].isdecimal() and p.is_dir())

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from .dump import document, first_error, write_dump
-from .errors import Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
+from .errors import PASSING, Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
+from .exhaustion import Exhaustion
 from .journal import JournalFile
 from .layout import JobPaths
 from .memory import no_memory, read_memory
@@ -22,7 +23,7 @@ from .tokens import Counts, no_counts, told_counts
 from .writing import write_document
 
 FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
-LOGGED_TOLD = 20  # exceptions that were only logged
+PASSING_TOLD = 20  # exceptions that were only logged, and as many caught by who tries again with a smaller batch
 AFTER_ERROR_S = 2.0  # how long the device may take to finish earlier steps once an exception was seen
 AFTER_END_S = 60.0  # the same where all went well: a slow device loses no figures
 
@@ -61,14 +62,16 @@ class Meter:
         self.shifted: bool | None = None  # whether its loss shifts the labels; None: not yet asked
         self.depth = 0  # of train() calls
         self.outputs: list[Path] = []  # where the dump goes when training ends
+        self.wants_history = False  # of the GPU's allocator
         self.told = False  # the program tells its steps itself
         self.is_own = False  # the job is the program's own
         self.ended_by: dict[str, Any] | None = None  # an end of training that is no exception of the journal
         self._dumped = self._news = False  # a dump was written; something was journalled that it lacks
         self._journal = journal
         self._faults: Counter[str] = Counter()
-        self._logged = 0
+        self._passing: Counter[str] = Counter()
         self._sightings = Sightings()
+        self.exhaustion = Exhaustion(job, rank)
         self._pending = Pending(self._emit)
         self._segment = -1
         self._open = False  # a segment of a Trainer has begun and not ended
@@ -366,9 +369,9 @@ class Meter:
         """Journal an exception, once; returns its record if it may be blamed.  KeyboardInterrupt never is."""
         if self.off or not self._sightings.is_news(error, where):
             return None
-        if where == "log":
-            self._logged += 1
-            if self._logged > LOGGED_TOLD:
+        if where in PASSING:
+            self._passing[where] += 1
+            if self._passing[where] > PASSING_TOLD:
                 return None
         in_step = (self._open or self._optimizer_segment) and self._last_step is not None
         step = (self._last_step or 0) + 1 if in_step else None
@@ -378,7 +381,10 @@ class Meter:
         is_bare_exit = isinstance(error, SystemExit)
         if isinstance(error, KeyboardInterrupt) or (is_bare_exit and self._sightings.best()):
             return None
-        return self._sightings.add(record, error)
+        kept = self._sightings.add(record, error)
+        with self.guard("memory"):
+            self.exhaustion.saw(kept)
+        return kept
 
     def left(self, error: BaseException | None) -> None:
         """The program has ended by `error`, or by itself; writes error.json when that was a bad end."""
@@ -388,6 +394,8 @@ class Meter:
             return
         record = self._why(error)
         if record is not None and not self.off:
+            with self.guard("memory"):
+                self.exhaustion.ended_by(record)
             self._write_error({**record, "rank": self.rank})
         if self._journal is not None:
             self._journal.sync()

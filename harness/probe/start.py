@@ -23,6 +23,7 @@ from .redact import redact, secret_arguments, secret_values
 from .target import run_target
 
 PR_SET_PDEATHSIG = 1
+STACKS_SIGNAL = 60  # as in harness/watch/stacks.py, whose supervisor sends it
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     redirect(job, rank)
     die_with_parent()
     faulthandler.enable(2)
+    answer_for_stacks(job, rank)
     secrets = secret_values(os.environ) | secret_arguments(arguments)
     meter = begin(job, rank, f"-m {target}" if module else target, secrets, phase="import")
     with meter.guard("install"):
@@ -73,9 +75,12 @@ def begin(job: JobPaths, rank: int, target: str, secrets: set[str], *, phase: st
 
 
 def _follow_program(meter: Meter) -> None:
+    launched = read_document(meter.job.job) or {}
+    diagnostics = (launched.get("scenario") or {}).get("diagnostics") or {}
+    meter.wants_history = diagnostics.get("memory_snapshot") is True
     hooks.install(meter)
     measure.activate(meter)
-    output = (read_document(meter.job.job) or {}).get("output_file")
+    output = launched.get("output_file")
     if isinstance(output, str):
         meter.outputs.append(Path(output))
 
@@ -107,6 +112,17 @@ def die_with_parent() -> None:
         print(f"harness: this process may outlive its parent: {error}", file=sys.stderr)
     if os.getppid() != parent:  # it died before the request was in place
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer_for_stacks(job: JobPaths, rank: int) -> None:
+    """From now on the signal has faulthandler append all threads' stacks to stacks.txt, whatever Python is doing.
+
+    Not where the system has no such signal (Linux has), or no disk is left: the rank then runs without."""
+    try:
+        descriptor = os.open(job.stacks(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
+    except (OSError, ValueError, AttributeError, RuntimeError) as error:
+        print(f"harness: no stacks can be asked for: {error}", file=sys.stderr)
 
 
 def process_started() -> float | None:

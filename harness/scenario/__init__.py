@@ -7,13 +7,14 @@ from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
 from harness.scenario.needs import absent, required_packages, unmet
-from harness.scenario.schema import Data, Expect, Lengths, Method, Model, Needs, Scenario, Trainer, When
+from harness.scenario.schema import Data, Diagnostics, Expect, Lengths, Method, Model, Needs, Scenario, Trainer, When
 
 __all__ = [
     "MODELS",
     "BadScenario",
     "Case",
     "Data",
+    "Diagnostics",
     "Expect",
     "Lengths",
     "Method",

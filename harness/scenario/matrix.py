@@ -16,7 +16,10 @@ MAX_TOKEN = 60
 
 KEYS = sorted(TOP_LEVEL - {"name"})
 # Set by an `include`, these say how a combination is run and not what it is: they are in no id unless they are axes.
-_NOT_IN_IDS = {"needs", "expect", "retries", "labels", "env", "time_limit", "keep_outputs", "tags", "measure"}
+_NOT_IN_IDS = {
+    *("needs", "expect", "retries", "labels", "env", "time_limit", "hang_after", "keep_outputs", "tags", "measure"),
+    "diagnostics",
+}
 
 
 @dataclass(frozen=True)

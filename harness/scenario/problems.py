@@ -22,6 +22,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "needs": schema.Needs,
     "expect": schema.Expect,
     "expect.when": schema.When,
+    "diagnostics": schema.Diagnostics,
 }
 _KINDS = {
     "int_type": ("a whole number", "write one without quotes or a point"),

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from harness.record import Kind
 from harness.scenario.located import suggest
 
+# Above NCCL's own time-out for a collective operation (10 minutes), which says more, and below gloo's (30).
+DEFAULT_HANG_AFTER_S = 900.0
 DEFAULT_BATCH_SIZE = 8  # TrainingArguments' own; written into `training`, so that ids and records tell it
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
@@ -220,6 +222,12 @@ class Expect(Frozen):
     when: When | None = None
 
 
+class Diagnostics(Frozen):
+    """What is kept for the search for a cause, at a cost."""
+
+    memory_snapshot: bool = False  # the allocator's history, written when a GPU's memory runs out
+
+
 def _name(text: str) -> str:
     if len(text) > MAX_NAME or not NAME.match(text) or ".." in text:
         rule = f"use at most {MAX_NAME} of A-Z a-z 0-9 . _ -, a letter or digit first, no two dots together"
@@ -252,6 +260,8 @@ class Scenario(Frozen):
     python: str | None = Field(default=None, min_length=1)  # interpreter; None: the harness's own
     env: dict[str, str] = {}
     time_limit_s: float | None = Field(default=None, gt=0)
+    hang_after_s: Annotated[float, Field(gt=0)] | Literal["auto", "none"] = "auto"
+    diagnostics: Diagnostics = Diagnostics()
     keep_outputs: bool = False
     measure_steps: bool = True  # False: a job without a training step is no failure
     tags: list[Annotated[str, AfterValidator(_tag)]] = []
@@ -273,6 +283,12 @@ class Scenario(Frozen):
     def time_limit_within(self, limit_s: float | None) -> float | None:
         """Seconds: the smaller of its own time limit and the session's; None where there is neither."""
         return min((limit for limit in (self.time_limit_s, limit_s) if limit is not None), default=None)
+
+    def silence_allowed(self) -> tuple[float | None, bool]:
+        """(seconds without any progress that are a hang, or None; whether a slow job is allowed more)."""
+        if isinstance(self.hang_after_s, float | int):
+            return float(self.hang_after_s), False
+        return (None, False) if self.hang_after_s == "none" else (DEFAULT_HANG_AFTER_S, True)
 
     @property
     def on_gpu(self) -> bool:

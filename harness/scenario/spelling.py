@@ -17,13 +17,16 @@ from harness.units import parse_bytes, parse_seconds
 METHODS = ("full", "lora")
 TRAINERS = ("hf", "script")
 
-TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure"} - {"time_limit_s", "measure_steps"}
+TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure", "hang_after"} - {
+    *("time_limit_s", "measure_steps", "hang_after_s"),
+}
 
 MAX_VALUES = 2_000  # in one scenario: a matrix repeats them for each case
 
 # YAML key -> field of the schema, where a field's name carries its unit.
 RENAMED = {
     "time_limit": "time_limit_s",
+    "hang_after": "hang_after_s",
     "needs.gpu_memory": "needs.gpu_memory_bytes",
     "expect.when.gpu_memory_below": "expect.when.gpu_memory_below_bytes",
     "expect.when.gpu_memory_at_least": "expect.when.gpu_memory_at_least_bytes",
@@ -111,11 +114,12 @@ def settle(scenario: YamlMap, folder: Path) -> YamlMap:
     for key in TOP_LEVEL & made.keys():
         if made[key] is None:
             made.drop(key)  # as if it were not there: the way to undo what defaults say
-    for field in ("time_limit_s", "measure_steps"):
+    for field in ("time_limit_s", "hang_after_s", "measure_steps"):
         if field in made:
             yaml_key = next(key for key, name in RENAMED.items() if name == field)
             raise ScenarioError(made.lines[field], field, f"unknown key; did you mean {yaml_key!r}?")
     _rewrite(made, "time_limit", "time_limit_s", _time_limit)
+    _rewrite(made, "hang_after", "hang_after_s", _hang_after)
     _rewrite(made, "measure", "measure_steps", _measure)
     _rewrite(made, "python", "python", lambda value: _path(value, folder))
     if isinstance(made.get("retries"), int) and not isinstance(made["retries"], bool):
@@ -159,6 +163,15 @@ def _time_limit(value: Any) -> float:
     seconds = parse_seconds(value)
     if seconds <= 0:
         raise ValueError("must be more than 0; remove the key for no limit")
+    return seconds
+
+
+def _hang_after(value: Any) -> float | str:
+    if value == "none":
+        return "none"
+    seconds = parse_seconds(value)
+    if seconds <= 0:
+        raise ValueError("must be more than 0; write none to let a job be silent for ever")
     return seconds
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.probe.layout import JobPaths
 
-END_KEYS = ["schema", "why", "signal", "exit_code", "started", "ended", "clean", "killed", "error", "oom_kill"]
+END_KEYS = ["schema", "why", "signal", "exit_code", "started", "ended", "clean", "killed", "error", "oom_kill", "hang"]
 DEADLINE_S = 60.0  # only a hanging test waits this long; the machine may be very busy
 
 # A rank that ignores SIGTERM; likewise a grandchild in a session of its own, and a daemon that has left its parents.

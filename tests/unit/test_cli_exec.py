@@ -90,6 +90,8 @@ def test_a_long_name_is_cut() -> None:
         (["--nope", "--", "train.py"], "--nope"),
         (["--time-limit", "soon", "--", "train.py"], "--time-limit"),
         (["--time-limit", "0", "--", "train.py"], "--time-limit"),
+        (["--hang-after", "never", "--", "train.py"], "--hang-after"),
+        (["--hang-after", "0", "--", "train.py"], "--hang-after"),
         (["--aim-timeout", "0", "--", "train.py"], "--aim-timeout '0'"),
         (["--aim-timeout", "soon", "--", "train.py"], "--aim-timeout"),
         (["--no-aim", "--aim-repo", "r", "--", "train.py"], "--no-aim and --aim-repo contradict"),
@@ -134,6 +136,17 @@ def test_where_the_run_goes(
 ) -> None:
     run(*options, "--", "train.py")
     assert prepared[0].settings.aim == Aim(str(outside / repo), python.format(outside=outside), timeout_s)
+
+
+@pytest.mark.parametrize(
+    "options, silence",
+    [([], (900.0, True)), (["--hang-after", "90s"], (90.0, False)), (["--hang-after", "none"], (None, False))],
+)
+def test_what_counts_as_a_hang(
+    outside: Path, prepared: list[Plan], options: list[str], silence: tuple[float | None, bool]
+) -> None:
+    run(*options, "--", "train.py")
+    assert prepared[0].case.scenario.silence_allowed() == silence
 
 
 @pytest.mark.parametrize("options, told", [([], True), (["--no-aim"], False)])

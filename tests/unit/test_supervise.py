@@ -11,6 +11,7 @@ import pytest
 
 from harness import supervise
 from harness.probe.layout import JobPaths
+from harness.watch import progress
 from tests.unit.jobs import (
     DEADLINE_S,
     END_KEYS,
@@ -360,3 +361,71 @@ def test_descendants_are_the_living_ones(tmp_path: Path) -> None:
     assert sorted(supervise.descendants(10, proc=str(tmp_path))) == [11, 12, 14, 15]
     assert sorted(supervise.descendants(10, without=12, proc=str(tmp_path))) == [11, 14]
     assert supervise.descendants(99, proc=str(tmp_path)) == []
+
+
+# A rank that has told of its start and listens for stacks as the probe does, then does what it is told to.
+FAKE_RANK = """
+import faulthandler, json, os, sys, time
+folder, manner = sys.argv[1:3]
+os.mkdir(folder + "/rank-0")
+faulthandler.register(60, file=os.open(folder + "/rank-0/stacks.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+with open(folder + "/rank-0/events.jsonl", "w") as journal:
+    journal.write(json.dumps({"e": "start", "pid": os.getpid()}) + "\\n")
+
+def busy():
+    while True:
+        sum(range(1000))
+
+def talks():
+    for number in range(30):
+        print("step", number, flush=True)
+        time.sleep(0.2)
+
+globals()[manner]()
+"""
+
+
+def fake_rank(root: Path, manner: str, **fields: object) -> JobPaths:
+    return make_job(root, [sys.executable, "-S", "-c", FAKE_RANK, str(root), manner], **fields)
+
+
+@pytest.mark.slow
+def test_a_silent_job_hangs(tmp_path: Path) -> None:
+    job = fake_rank(tmp_path, "busy", hang_after_s=4.0)
+    assert run(job) == 124
+    end = read_end(job)
+    assert (end["why"], end["exit_code"], end["clean"]) == ("hang", -signal.SIGTERM, True)
+    hang = end["hang"]
+    assert (hang["lagging_rank"], hang["limit_s"], hang["ranks"]["0"]["event"]) == (None, 4.0, "start")
+    told = {event["e"]: event for event in events(job)}
+    assert {key: told["hang"][key] for key in hang} == hang
+    assert (told["stacks"]["ranks"], told["stacks"]["without"]) == ([0], [])
+    assert "in busy" in job.stacks(0).read_text()
+    for event in events(job):
+        assert set(event) - {"t", "m", "e"} == set(supervise.SUPERVISOR_EVENTS[event["e"]])
+
+
+@pytest.mark.slow
+def test_a_job_that_writes_does_not_hang(tmp_path: Path) -> None:
+    job = fake_rank(tmp_path, "talks", hang_after_s=4.0)
+    assert run(job) == 0
+    end = read_end(job)
+    assert (end["why"], end["hang"]) == ("exit", None)
+
+
+@pytest.mark.slow
+def test_at_the_time_limit_the_stacks_are_kept(tmp_path: Path) -> None:
+    job = fake_rank(tmp_path, "busy", time_limit_s=3.0)
+    assert run(job) == 124
+    assert (read_end(job)["why"], read_end(job)["hang"]) == ("time_limit", None)
+    assert [event["e"] for event in events(job)][-5:] == ["time_limit", "stacks", "ending", "command_ended", "end"]
+    assert "in busy" in job.stacks(0).read_text()
+
+
+def test_a_hang_of_many_ranks_fits_into_the_last_word(tmp_path: Path) -> None:
+    """Its place is reserved; the event in the journal has them all."""
+    ranks = {str(n): dict.fromkeys(("event", "step", "steps", "silent_s", "in_collective"), 123456) for n in range(999)}
+    hang = progress.listed({"lagging_rank": 7, "ranks": ranks}, supervise._RANKS_LISTED)
+    path = tmp_path / "end.json"
+    supervise.EndFile(str(path)).write(hang=hang, killed=[4194304] * supervise._KILLED_LISTED)
+    assert path.stat().st_size < supervise.EndFile._reserved_bytes - 2000

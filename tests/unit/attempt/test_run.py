@@ -3,14 +3,16 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.attempt import Machine, Settings, run_case
+from harness.attempt.result import artifacts
 from harness.cli.program import case_of
 from harness.engines.local import LocalJob
 from harness.journal import read_document
-from harness.probe.layout import JobPaths
+from harness.probe.layout import JobPaths, attempt
 from harness.record import Kind, read_record
 
 MACHINE = Machine(gpus=(), cpus=("cpu-0",))
@@ -35,6 +37,38 @@ def test_who_starts_a_job_is_told_while_it_runs(tmp_path: Path, settings: Settin
     assert [root for root, _ in told] == [tmp_path / "case" / "attempt-1"]
     assert record.verdict is not None
     assert record.verdict.kind is Kind.NO_TRAINING
+
+
+@pytest.mark.parametrize("given, told", [("auto", (900.0, True)), (30.0, (30.0, False)), ("none", (None, False))])
+def test_the_supervisor_is_told_what_a_hang_is(
+    tmp_path: Path, settings: Settings, given: Any, told: tuple[float | None, bool]
+) -> None:
+    (tmp_path / "stop.py").write_text("")
+    case = case_of(["stop.py"], processes=1, on_gpus=False, hang_after_s=given)
+    run_case(case, settings, MACHINE, case_dir=tmp_path / "case")
+    document = read_document(tmp_path / "case" / "attempt-1" / "job.json")
+    assert document is not None
+    assert (document["hang_after_s"], document["hang_after_scales"]) == told
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" in document["environment_names"]
+
+
+def test_files_for_the_search_of_a_cause_are_artifacts(tmp_path: Path) -> None:
+    job = attempt(tmp_path, 1)
+    for path in (job.stacks(0), job.stacks(1), job.memory(0), job.memory_snapshot(0), job.py_spy(0)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if path == job.stacks(1) else "x")
+    job.node().mkdir()
+    recorder = job.flight_recorder()
+    for path in (job.node() / "nccl.host.7.log", Path(f"{recorder}0"), Path(f"{recorder}0.pipe")):
+        path.touch()
+    assert artifacts(job, outputs=False) == {
+        "rank-0/stacks": "attempt-1/rank-0/stacks.txt",
+        "rank-0/py-spy": "attempt-1/rank-0/py-spy.txt",
+        "rank-0/memory": "attempt-1/rank-0/memory.json",
+        "rank-0/memory_snapshot": "attempt-1/rank-0/memory_snapshot.pickle",
+        "nccl.host.7": "attempt-1/node-0/nccl.host.7.log",
+        "flight-recorder-rank-0": "attempt-1/node-0/flight-recorder-rank-0",
+    }
 
 
 def test_what_is_raised_meanwhile_ends_the_job_and_leaves_a_record(tmp_path: Path, settings: Settings) -> None:

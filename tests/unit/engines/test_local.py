@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness import supervise
+from harness.engines.diagnostics import variables
 from harness.engines.local import TORCHRUN, LocalJob, command, environment, sweep
 from harness.leases import lease
 from harness.probe.layout import JobPaths
@@ -101,7 +102,7 @@ def test_several_ranks_are_started_by_torchrun(tmp_path: Path) -> None:
     assert argv[-4:] == [str(tmp_path), "/x/train.py", "--lr", "1e-4"]
 
 
-def test_the_environment_of_a_job() -> None:
+def test_the_environment_of_a_job(tmp_path: Path) -> None:
     outer = {
         "HOME": "/home/me",
         "PYTHONPATH": "/mine",
@@ -121,27 +122,29 @@ def test_the_environment_of_a_job() -> None:
         "OMPI_COMM_WORLD_RANK": "1",
         "RANKING": "kept",
     }
-    got = environment(scenario(processes=2, env={"MINE": "1"}), outer, gpus=[], cpus=5, job_id="id")
-    assert got == {
+    job = JobPaths(tmp_path)
+    got = environment(scenario(processes=2, env={"MINE": "1"}), outer, job, gpus=[], cpus=5, job_id="id", torch="2.13")
+    assert got == variables(job, {}, "2.13") | {
         "HOME": "/home/me",
         "PYTHONPATH": "/mine",
         "RANKING": "kept",
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": "",
         "HARNESS_JOB_ID": "id",
-        "PYTHONFAULTHANDLER": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "MINE": "1",
     }
 
 
-def test_the_scenario_has_the_last_word_over_its_environment() -> None:
-    wanted = {"OMP_NUM_THREADS": "7"}
+def test_the_scenario_has_the_last_word_over_its_environment(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path)
+    wanted = {"OMP_NUM_THREADS": "7", "NCCL_DEBUG": "INFO"}
     on_gpus = scenario(processes=None, gpus=2, env=wanted)
-    got = environment(on_gpus, {}, gpus=["GPU-a", "GPU-b"], cpus=1, job_id="id")
+    got = environment(on_gpus, {}, job, gpus=["GPU-a", "GPU-b"], cpus=1, job_id="id")
     assert got["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert got | wanted == got
-    assert environment(scenario(processes=8), {}, gpus=[], cpus=2, job_id="id")["OMP_NUM_THREADS"] == "1"
+    assert "NCCL_DEBUG_FILE" not in got
+    assert environment(scenario(processes=8), {}, job, gpus=[], cpus=2, job_id="id")["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_job_that_ends(tmp_path: Path) -> None:
@@ -265,7 +268,9 @@ def test_a_whole_job_of_one_process(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path)
     put_probe(paths)
     job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id")
-    with LocalJob.start(job, argv_of(job), environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
+    with LocalJob.start(
+        job, argv_of(job), environment(case, os.environ, paths, gpus=[], cpus=2, job_id="the-id")
+    ) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()
     got = json.loads((tmp_path / "rank-0" / "got.json").read_text())
@@ -281,7 +286,9 @@ def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
     put_probe(paths)
     (tmp_path / "queue.py").write_text("raise ImportError('the target's own module, not the launcher's')")
     job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id", cwd=str(tmp_path))
-    with LocalJob.start(job, argv_of(job), environment(case, os.environ, gpus=[], cpus=2, job_id="the-id")) as running:
+    with LocalJob.start(
+        job, argv_of(job), environment(case, os.environ, paths, gpus=[], cpus=2, job_id="the-id")
+    ) as running:
         assert running.wait(DEADLINE_S)
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()
     for rank in (0, 1):

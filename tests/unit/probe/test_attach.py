@@ -166,7 +166,14 @@ def _alive(word: str) -> list[int]:
 
 def test_the_ranks_of_one_launch_share_a_job(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(
-        "from harness.probe import Journal\njournal = Journal(repo=False)\njournal.step(1, loss=1.0)\n"
+        "import pathlib, time\n"
+        "from harness.probe import Journal\n"
+        "journal = Journal(repo=False)\n"
+        "journal.step(1, loss=1.0)\n"
+        "until = time.monotonic() + 30\n"
+        "folder = journal._attached.meter.job.root\n"
+        "while len(list(folder.glob('rank-*'))) < 2 and time.monotonic() < until:\n"
+        "    time.sleep(0.02)  # as in training, where ranks wait for each other\n"
     )
     (tmp_path / "launch.py").write_text(
         "import os, subprocess, sys\n"

@@ -52,6 +52,8 @@ needs: {gpu_memory: 40GiB, packages: [peft>=0.13]}
 python: venv/bin/python
 env: {NCCL_DEBUG: INFO, OMP_NUM_THREADS: 4}
 time_limit: 1h30m
+hang_after: 20m
+diagnostics: {memory_snapshot: true}
 keep_outputs: true
 measure: {steps: none}
 tags: [nightly]
@@ -75,6 +77,23 @@ labels: {team: llm, run: 3}
     assert scenario.env["OMP_NUM_THREADS"] == "4"
     assert scenario.labels["run"] == "3"
     assert (scenario.time_limit_s, scenario.keep_outputs, scenario.measure_steps) == (5400, True, False)
+    assert (scenario.silence_allowed(), scenario.diagnostics.memory_snapshot) == ((1200.0, False), True)
+
+
+@pytest.mark.parametrize(
+    "text, silence",
+    [
+        pytest.param("", (900.0, True), id="default"),
+        pytest.param("hang_after: 5s\n", (5.0, False), id="given"),
+        pytest.param("hang_after: 900\n", (900.0, False), id="given-as-the-default"),
+        pytest.param("hang_after: none\n", (None, False), id="none"),
+        pytest.param("hang_after: ~\n", (900.0, True), id="null"),
+    ],
+)
+def test_silence_that_is_allowed(tmp_path: Path, text: str, silence: tuple[float | None, bool]) -> None:
+    scenario = case(tmp_path, GOOD + text).scenario
+    assert scenario.silence_allowed() == silence
+    assert Scenario.model_validate(json.loads(json.dumps(resolved(scenario)))) == scenario
 
 
 def test_the_resolved_scenario_is_json_and_reads_back(tmp_path: Path) -> None:
@@ -217,6 +236,11 @@ scenarios:
         (GOOD + "training: {weight_decay: .nan}\n", "one.yaml:5: training.weight_decay: nan is not a finite number"),
         (GOOD + "training: [1]\n", "training: must be a mapping, got [1]; write keys and values"),
         (GOOD + "time_limit: 0\n", "one.yaml:5: time_limit: must be more than 0; remove the key for no limit"),
+        (GOOD + "hang_after_s: 5\n", "one.yaml:5: hang_after_s: unknown key; did you mean 'hang_after'?"),
+        (GOOD + "hang_after: 0\n", "one.yaml:5: hang_after: must be more than 0; write none to let a job be silent"),
+        (GOOD + "hang_after: never\n", "one.yaml:5: hang_after: 'never' is no time; write seconds (5400) or"),
+        (GOOD + "diagnostics: {memory: true}\n", "one.yaml:5: diagnostics.memory: unknown key; known: memory_snapshot"),
+        (GOOD + "diagnostics: {memory_snapshot: 1}\n", "diagnostics.memory_snapshot: must be true or false, got 1"),
         (GOOD + "time_limit: 5 minutes\n", "time_limit: '5 minutes' is no time; write seconds (5400) or"),
         (GOOD + "needs: {gpu_memory: 40G}\n", "needs.gpu_memory: '40G' is no size"),
         (GOOD + "needs: {gpu_memory: 40GiB}\n", "needs.gpu_memory: needs gpus; remove it"),
@@ -293,9 +317,9 @@ def test_no_message_is_as_long_as_what_it_is_about(tmp_path: Path) -> None:
 # Keys, then what stands in nested places.
 WORDS = """
 name model method trainer data training gpus processes needs python env time_limit measure tags labels matrix defaults
-scenarios keep_outputs | include exclude kind lora full rank shape path target module args label value lengths samples
-distribution gpu_memory packages steps method.rank data. . a.b.c '' 1 -1 1e-4 .nan true null ~ <<: &a *a [] {} - --- ? !
-| > % @ 40GiB 5m tiny-llama org/x ../x "\\0" é hf script uniform none
+hang_after diagnostics scenarios keep_outputs | include exclude kind lora full rank shape path target module args label
+value lengths samples distribution gpu_memory packages steps method.rank data. . a.b.c '' 1 -1 1e-4 .nan true null ~ <<:
+&a *a [] {} - --- ? ! | > % @ 40GiB 5m tiny-llama org/x ../x "\\0" é hf script uniform none
 """
 
 

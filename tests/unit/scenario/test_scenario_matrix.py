@@ -61,6 +61,7 @@ def test_the_product_of_the_axes_in_their_order(tmp_path: Path) -> None:
         ("env.NCCL_ALGO: [Ring, Tree]", "env.NCCL_ALGO.Ring env.NCCL_ALGO.Tree"),
         ("python: [/opt/a/bin/python, {value: /opt/b/bin/python, label: b}]", "opt-a-bin-python b"),
         ("time_limit: [90m]", "time_limit90m"),
+        ("hang_after: [5m, none]", "hang_after5m hang_after.none"),
         ("training.fsdp_config: [{label: v2, version: 2}]", "v2"),
     ],
 )
