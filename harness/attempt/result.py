@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 from harness import classify, metrics
@@ -11,8 +10,8 @@ from harness.attempt.settings import Settings
 from harness.classify.evidence import log_tail
 from harness.journal import read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
-from harness.probe.redact import redact
-from harness.record import Kind, Record
+from harness.probe.redact import redact, redact_tree
+from harness.record import Kind, Record, Verdict
 from harness.scenario import Case
 
 TAIL_LINES = 60
@@ -28,8 +27,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
     secrets = secrets_of(case)
-    evidence = replace(evidence, tails={file: redact(text, secrets) for file, text in evidence.tails.items()})
-    verdict = classify.judge(evidence)
+    verdict = redacted(classify.judge(evidence), secrets)
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
@@ -46,6 +44,11 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     )
 
 
+def redacted(verdict: Verdict, secrets: Collection[str]) -> Verdict:
+    """The verdict with the secrets taken out of what it quotes of logs."""
+    return Verdict.model_validate(redact_tree(verdict.model_dump(), secrets))
+
+
 def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
     """The files of a job that are there, as paths relative to the record's folder."""
     files = {
@@ -54,6 +57,7 @@ def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
         "supervisor": job.supervisor_journal(),
         "system": job.system_journal(),
         "launcher_log": job.launcher_log(),
+        "kernel_log": job.kernel_log(),
     }
     if outputs:
         files["outputs"] = job.outputs
