@@ -49,6 +49,13 @@ class Evidence(Frozen):
     text: str
 
 
+class Secondary(Evidence):
+    """A failure that another one explains."""
+
+    kind: Kind
+    rank: int | None = None
+
+
 class Verdict(Frozen):
     """How a job ended, and what that rests on."""
 
@@ -60,6 +67,8 @@ class Verdict(Frozen):
     phase: str | None = None
     part: str | None = None  # of a step: data, forward, backward, optimizer, save, eval
     evidence: list[Evidence] = []
+    secondary: list[Secondary] = []  # what was set aside, the likeliest cause first
+    hint: str | None = None  # what the figures show; None: they do not decide
 
 
 class Lease(Frozen):

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ _KILLED_LISTED = 200  # pids named in end.json; a fork bomb must not outgrow the
 _RANKS_LISTED = 40  # the same of the ranks of a hang
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_KERNEL_RECORDS = 100_000  # read at the end of a job at most
+_KERNEL_WORDS = re.compile(r"oom-kill:|Out of memory: |Memory cgroup out of memory: |NVRM: Xid|fallen off the bus")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -116,6 +119,55 @@ class EndFile:
             _complain(f"cannot write {self._path}: {error}; it would say {json.dumps(document)}")
 
 
+class KernelLog:
+    """What the kernel says of memory and GPUs from now on; nothing where it may not be read (most containers)."""
+
+    def __init__(self, path: str | None, device: str = "/dev/kmsg") -> None:
+        self._path, self._fd = path, None
+        if path is not None:
+            with contextlib.suppress(OSError):
+                self._fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(self._fd, 0, os.SEEK_END)
+
+    def write(self) -> None:
+        """Keep the lines of interest since the start, as `SECONDS TEXT`; no file when there is none."""
+        lines = [] if self._fd is None else list(kernel_lines(kernel_records(self._fd), time.time() - boot_s()))
+        if lines and self._path is not None:
+            with contextlib.suppress(OSError), os.fdopen(_open(self._path, os.O_TRUNC), "w") as file:
+                file.writelines(f"{t:.6f} {text}\n" for t, text in lines)
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def kernel_records(fd: int) -> Iterator[str]:
+    """The records that can be read without waiting."""
+    for _ in range(_KERNEL_RECORDS):
+        try:
+            record = os.read(fd, 8192)
+        except BrokenPipeError:  # the ring went round: the oldest that is left comes next
+            continue
+        except OSError:
+            return
+        if not record:
+            return
+        yield record.decode(errors="replace")
+
+
+def kernel_lines(records: Iterable[str], booted: float) -> Iterator[tuple[float, str]]:
+    """(seconds since the epoch, text) of the records of interest: `priority,number,microseconds,flags;text`."""
+    for record in records:
+        head, _, rest = record.partition(";")
+        fields, text = head.split(","), rest.split("\n", 1)[0]
+        if len(fields) >= 3 and fields[2].isdecimal() and _KERNEL_WORDS.search(text):
+            yield booted + int(fields[2]) / 1e6, text
+
+
+def boot_s() -> float:
+    """Seconds since boot, on the clock of the kernel's log."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 class Supervisor:
     """One job.  `run` returns this process's exit code when nothing of the job is left."""
 
@@ -123,6 +175,7 @@ class Supervisor:
         self._job, self._folder, self._argv, self._leases = job, folder, argv, leases
         self._journal = Journal(job["files"]["supervisor_journal"])
         self._end_file = EndFile(job["files"]["end"])
+        self._kernel_log = KernelLog(job["files"].get("kernel_log"))
         self._grace_s = float(job.get("grace_s") or 0)
         self._progress = progress.Progress(folder, job.get("hang_after_s"), scales=bool(job.get("hang_after_scales")))
         self._hang: dict[str, Any] | None = None
@@ -160,6 +213,7 @@ class Supervisor:
         if self._reap():  # forked and orphaned while /proc was read: who is left hangs below a child of this process
             clean = self._end_descendants(0.0)
         exit_code = self._command.returncode if self._command else None
+        self._kernel_log.write()
         oom_after = oom_kills()
         oom = None if oom_after is None or oom_before is None else oom_after - oom_before
         self._journal.write("end", why=why, exit_code=exit_code, clean=clean, oom_kill=oom)

@@ -129,6 +129,7 @@ def prepare(
             "supervisor_journal": str(paths.supervisor_journal()),
             "system_journal": str(paths.system_journal()),
             "launcher_log": str(paths.launcher_log()),
+            "kernel_log": str(paths.kernel_log()),
             "end": str(paths.end),
         },
         "created": time.time(),

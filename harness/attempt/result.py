@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from harness.attempt.settings import Settings
 from harness.classify.evidence import log_tail
 from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
-from harness.probe.redact import redact
+from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
-from harness.record import Kind, Record
+from harness.record import Kind, Record, Verdict
 from harness.scenario import Case
 
 TAIL_LINES = 60
@@ -31,8 +30,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
     secrets = secrets_of(case)
-    evidence = replace(evidence, tails={file: redact(text, secrets) for file, text in evidence.tails.items()})
-    verdict = classify.judge(evidence)
+    verdict = redacted(classify.judge(evidence), secrets)
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
@@ -59,6 +57,11 @@ def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJour
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in labels.items()}
 
 
+def redacted(verdict: Verdict, secrets: Collection[str]) -> Verdict:
+    """The verdict with the secrets taken out of what it quotes of logs."""
+    return Verdict.model_validate(redact_tree(verdict.model_dump(), secrets))
+
+
 def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
     """The files of a job that are there, as paths relative to the record's folder."""
     files = {
@@ -67,6 +70,7 @@ def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
         "supervisor": job.supervisor_journal(),
         "system": job.system_journal(),
         "launcher_log": job.launcher_log(),
+        "kernel_log": job.kernel_log(),
     }
     if outputs:
         files["outputs"] = job.outputs

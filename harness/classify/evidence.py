@@ -1,4 +1,4 @@
-"""What is known of an ended job: the supervisor's last word, the ranks' journals, and the ends of their logs."""
+"""What is known of an ended job: the supervisor's last word, the ranks' journals, the kernel's lines, and all logs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,39 +6,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.classify.log import Log, Raised, scan
+from harness.classify.text import ANSI
 from harness.journal import RankJournal, open_regular, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 
 TAIL_BYTES = 32768
+KERNEL_LINE = re.compile(r"^(\d+(?:\.\d+)?) (.*)$")
 
-# torchrun's summary of failed ranks (torch.distributed.elastic.multiprocessing.errors.ChildFailedError).
-RANK_EXIT = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: \d+\)\n\s*exitcode\s+: (-?\d+) \(pid: (\d+)\)", re.MULTILINE)
-# Ranks that torchrun ends itself once another has failed: their signals are no reason.
-CLOSED = re.compile(r"Sending process (\d+) closing signal")
-ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+@dataclass(frozen=True)
+class KernelLine:
+    """What the kernel said while the job ran."""
+
+    text: str
+    file: str
+    line: int
 
 
 @dataclass(frozen=True)
 class JobEvidence:
-    """Everything a verdict may rest on; files are named relative to the job directory."""
+    """Everything a verdict may rest on; files are named relative to the job directory, or as they were given."""
 
-    end: Mapping[str, Any] | None  # end.json
+    end: Mapping[str, Any] | None  # end.json, or as much of it as is known
     ranks: Sequence[RankJournal]
-    world_size: int
-    expects_steps: bool = True  # False: the scenario says `measure: {steps: none}`
+    world_size: int | None  # None: nobody knows
+    expects_steps: bool = True  # False: the scenario says `measure: {steps: none}`, or there was no probe
     time_limit_s: float | None = None
     ending_t: float | None = None  # when the supervisor began to end the job, seconds since the epoch
     tails: Mapping[str, str] = field(default_factory=dict)  # file -> its last lines
     rank_exits: Mapping[int, int] = field(default_factory=dict)  # exit codes that the launcher names
+    logs: Sequence[Log] = ()
+    kernel: Sequence[KernelLine] = ()
+    raised: Sequence[Raised] = ()  # told in other ways: torchelastic's error file, an exception at hand
+    supervised: bool = True  # False: no supervisor of ours was there, only logs
 
 
 def collect(job: JobPaths, *, world_size: int, expects_steps: bool, time_limit_s: float | None) -> JobEvidence:
     """Read a job directory; whatever is absent is absent in the evidence."""
-    launcher = log_tail(job.launcher_log())
-    tails = {str(job.launcher_log().relative_to(job.root)): launcher}
+    logs = [_read(job, job.launcher_log())]
     for rank in job.ranks():
-        for path in (job.stdout(rank), job.stderr(rank)):
-            tails[str(path.relative_to(job.root))] = log_tail(path)
+        logs += [_read(job, job.stdout(rank), rank), _read(job, job.stderr(rank), rank)]
     ending = [event["t"] for _, event in read_events(job.supervisor_journal()) if event["e"] == "ending"]
     return JobEvidence(
         end=read_document(job.end),
@@ -47,16 +55,47 @@ def collect(job: JobPaths, *, world_size: int, expects_steps: bool, time_limit_s
         expects_steps=expects_steps,
         time_limit_s=time_limit_s,
         ending_t=ending[0] if ending else None,
-        tails=tails,
-        rank_exits=rank_exits(launcher),
+        tails=tails_of(logs),
+        rank_exits=exits_of(logs),
+        logs=logs,
+        kernel=read_kernel(job.kernel_log(), str(job.kernel_log().relative_to(job.root))),
     )
 
 
-def rank_exits(launcher: str) -> dict[int, int]:
-    """Exit codes of the ranks by torchrun's summary, without those of ranks that torchrun itself ended by a signal."""
-    closed = set(CLOSED.findall(launcher))
-    exits = [(int(rank), int(code), pid) for rank, code, pid in RANK_EXIT.findall(launcher)]
-    return {rank: code for rank, code, pid in exits if code >= 0 or pid not in closed}
+def _read(job: JobPaths, path: Path, rank: int | None = None) -> Log:
+    name = str(path.relative_to(job.root))
+    try:
+        with open_regular(path) as file:
+            return scan(file, name, rank)
+    except OSError:
+        return Log(name)
+
+
+def read_kernel(path: Path, name: str) -> list[KernelLine]:
+    """Kernel lines as the supervisor keeps them: `SECONDS TEXT`."""
+    try:
+        with open_regular(path) as file:
+            lines = file.read(1 << 20).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = [(number, KERNEL_LINE.match(line)) for number, line in enumerate(lines, 1)]
+    return [KernelLine(match[2], name, number) for number, match in found if match is not None]
+
+
+def tails_of(logs: Sequence[Log]) -> dict[str, str]:
+    """The last lines of logs."""
+    return {log.file: "\n".join(line.text for line in log.tail) for log in logs}
+
+
+def exits_of(logs: Sequence[Log]) -> dict[int, int]:
+    """Exit codes of the ranks by their launcher's words, without those of ranks that the launcher itself ended."""
+    exits: dict[int, int] = {}
+    for log in logs:
+        closed = log.launcher.closed
+        for death in log.launcher.deaths:
+            if death.rank is not None and (death.code >= 0 or death.pid not in closed):
+                exits.setdefault(death.rank, death.code)
+    return exits
 
 
 def log_tail(path: Path, size: int = TAIL_BYTES) -> str:
@@ -70,5 +109,5 @@ def log_tail(path: Path, size: int = TAIL_BYTES) -> str:
         return ""
     if length > size:
         data = data.partition(b"\n")[2]
-    text = ANSI.sub("", data.decode("utf-8", errors="replace"))
+    text = ANSI.sub(b"", data).decode("utf-8", errors="replace")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))

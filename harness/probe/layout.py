@@ -54,6 +54,10 @@ class JobPaths:
         """What the command writes before its ranks have logs of their own, and what torchrun says."""
         return self.node(node) / "launcher.log"
 
+    def kernel_log(self, node: int = 0) -> Path:
+        """What the kernel said of memory and GPUs while the job ran, where the supervisor may read it."""
+        return self.node(node) / "kernel.log"
+
     def rank(self, rank: int) -> Path:
         return self.root / f"rank-{rank}"
 

@@ -429,3 +429,32 @@ def test_a_hang_of_many_ranks_fits_into_the_last_word(tmp_path: Path) -> None:
     path = tmp_path / "end.json"
     supervise.EndFile(str(path)).write(hang=hang, killed=[4194304] * supervise._KILLED_LISTED)
     assert path.stat().st_size < supervise.EndFile._reserved_bytes - 2000
+
+
+def test_what_the_kernel_says_while_the_job_runs(tmp_path: Path) -> None:
+    device, path = tmp_path / "kmsg", tmp_path / "kernel.log"
+    device.write_text("6,1,1000000,-;before the job\n")
+    log = supervise.KernelLog(str(path), str(device))
+    with device.open("a") as file:
+        file.write("4,3,5000000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n SUBSYSTEM=pci\n")
+    log.write()
+    (line,) = path.read_text().splitlines()
+    assert line.endswith(" NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_kernel_lines_of_interest() -> None:
+    records = [
+        "6,1,1000000,-;usb 1-1: new device",
+        "3,2,2500000,c;Memory cgroup out of memory: Killed process 7 (python3) total-vm:1kB\n DEVICE=x\n",
+        "torn",
+    ]
+    assert list(supervise.kernel_lines(records, 100.0)) == [
+        (102.5, "Memory cgroup out of memory: Killed process 7 (python3) total-vm:1kB")
+    ]
+
+
+@pytest.mark.parametrize("device", ["absent", "."])
+def test_a_kernel_log_that_cannot_be_read(tmp_path: Path, device: str) -> None:
+    supervise.KernelLog(str(tmp_path / "kernel.log"), str(tmp_path / device)).write()
+    assert not (tmp_path / "kernel.log").exists()

@@ -1,11 +1,13 @@
 """Verdicts from hand-made evidence: the first cause of all ranks, or nothing."""
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness.classify.evidence import JobEvidence, rank_exits
+from harness.classify.evidence import JobEvidence, exits_of
+from harness.classify.log import scan
 from harness.classify.verdict import judge
 from harness.journal import RankJournal
 from harness.record import Kind
@@ -304,11 +306,16 @@ def test_a_reason_is_one_line() -> None:
 
 def test_rank_exits_of_the_launcher() -> None:
     text = (
+        "Failures:\n"
         "  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 20984)  (SIGTERM)\n  error_file: <N/A>\n"
         "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 20985)  (SIGKILL)\n"
     )
     assert rank_exits(text) == {0: -15, 1: -9}
     assert rank_exits(f"W1201 api.py:1028] Sending process 20984 closing signal SIGTERM\n{text}") == {1: -9}
+
+
+def rank_exits(text: str) -> dict[int, int]:
+    return exits_of([scan(io.BytesIO(text.encode()), "launcher.log")])
 
 
 def test_a_loss_that_is_no_number_to_the_end() -> None:
