@@ -52,7 +52,8 @@ SUPERVISOR_EVENTS: dict[str, dict[str, str]] = {
         "silent_s": "how long no rank got on: no event of progress in a journal, no byte in a log",
         "limit_s": "the silence that counts as a hang here",
         "ranks": "by rank: event (its last one of progress), step (its last), steps (how many), silent_s, "
-        "in_collective (whether its main thread waits for other ranks, by its stack; null without one)",
+        "in_collective (whether its main thread waits for other ranks, by its stack; null without one), at (where it "
+        "stands)",
     },
     "ending": {"why": "why everything is ended now: exit, time_limit, hang, signal, parent_died, start_failed"},
     "killed": {"pid": "process that needed SIGKILL", "name": "its name, as the kernel knows it"},
@@ -99,7 +100,7 @@ class Journal:
 class EndFile:
     """end.json, replaced atomically.  Its blocks are taken at the start: a full disk must not cost the last word."""
 
-    _reserved_bytes = 16384
+    _reserved_bytes = 32768
 
     def __init__(self, path: str) -> None:
         self._path, self._temporary = path, f"{path}.tmp"
@@ -293,7 +294,10 @@ class Supervisor:
         without = sorted({rank.rank for rank in ranks} - set(answered))
         self._journal.write("stacks", ranks=answered, without=without)
         if hangs:
-            self._hang = self._progress.describe({rank: stacks.in_collective(text) for rank, text in told.items()})
+            self._hang = self._progress.describe(
+                {rank: stacks.in_collective(text) for rank, text in told.items()},
+                {rank: stacks.place(text) for rank, text in told.items()},
+            )
             self._journal.write("hang", **self._hang)
 
     def _listen(self, timeout_s: float) -> None:

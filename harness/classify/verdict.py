@@ -148,7 +148,7 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
     if why == "start_failed":
         said = f"the command could not be started: {end.get('error')}"
         return Verdict(kind=Kind.USER_ERROR, reason=_one_line(said), transient=False, evidence=[_end(evidence)])
-    if why not in ("time_limit", "signal", "parent_died", "supervisor_died"):
+    if why not in ("time_limit", "hang", "signal", "parent_died", "supervisor_died"):
         return None
     if any(finding.tier <= Tier.UNKNOWN and _before_the_end(evidence, finding) for finding in findings):
         return None
@@ -157,6 +157,8 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
         limit = evidence.time_limit_s
         said = f"time limit of {limit:g} s reached" if limit is not None else "time limit reached"
         return _judge_back_off(evidence, f"; {said}") or _at(evidence, rank, Kind.TIMEOUT, said + where)
+    if why == "hang":
+        return _judge_hang(evidence)
     told = {
         "signal": f"ended from outside by {end.get('signal')}",
         "parent_died": "ended because the harness died",
@@ -164,6 +166,38 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
     }
     transient = ENDED_FROM_OUTSIDE.get(str(end.get("signal")))
     return _at(evidence, rank, Kind.KILLED, told[why] + where, transient=transient)
+
+
+def _judge_hang(evidence: JobEvidence) -> Verdict:
+    """No rank got on.  Ranks that stand in a collective wait for the one that does not, or for the network."""
+    hang = (evidence.end or {}).get("hang")
+    hang = hang if isinstance(hang, dict) else {}
+    ranks = {int(number): told for number, told in (hang.get("ranks") or {}).items()}
+    waiting = sorted(rank for rank, told in ranks.items() if told.get("in_collective"))
+    lagging = hang.get("lagging_rank")
+    said = f"no rank got on for {hang['silent_s']:.0f} s" if "silent_s" in hang else "no rank got on"
+    if back_off := _judge_back_off(evidence, f"; {said}"):
+        return back_off
+    if lagging is not None:
+        told = ranks.get(lagging, {})
+        said += f"; rank {lagging} lags" + (f" after step {told['step']}" if told.get("step") is not None else "")
+        said += f", at {told['at']}" if told.get("at") else ""
+    elif at := next((told["at"] for _, told in sorted(ranks.items()) if told.get("at")), None):
+        said += f"; rank {min(ranks)} at {at}" if len(ranks) == 1 else f"; one of them at {at}"
+    if waiting:
+        said += f"; {_listed(waiting)} in a collective operation"
+    kind = Kind.NCCL if waiting else Kind.TIMEOUT
+    rank = lagging if lagging is not None else min(ranks) if len(ranks) == 1 else None
+    stood = [each for each in sorted(ranks, key=lambda each: (each != lagging, each)) if ranks[each].get("at")]
+    facts = [Evidence(file=f"rank-{each}/stacks.txt", text=f"at {ranks[each]['at']}") for each in stood[:3]]
+    return _at(evidence, rank, kind, said, facts=facts)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """`rank 0 waits`, `ranks 0, 2 wait`; of many, the first."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    return f"ranks {', '.join(map(str, ranks[:4]))}{' and others' if len(ranks) > 4 else ''} wait"
 
 
 def _before_the_end(evidence: JobEvidence, finding: Finding) -> bool:
@@ -340,9 +374,7 @@ def _verdict(
     who = f"rank {rank if rank is not None else finding.rank}" if rank is not None or finding.rank is not None else ""
     message = finding.message
     if finding.kind is Kind.GPU_OOM and not memory.ASKED.search(message):
-        message = next(
-            (f.message for f in findings if f.kind is Kind.GPU_OOM and memory.ASKED.search(f.message)), message
-        )
+        message = _first_asked(evidence, findings) or message
     told = memory.told(message) if finding.kind is Kind.GPU_OOM else None
     if told and HALVED.search(finding.message):
         told += " at first; no batch size fits"
@@ -377,6 +409,18 @@ def _verdict(
         evidence=[Evidence(file=finding.file, line=finding.line, text=_one_line(finding.counted)), *facts],
         hint=memory.hint_of(message) if finding.kind is Kind.GPU_OOM else None,
     )
+
+
+def _first_asked(evidence: JobEvidence, findings: Sequence[Finding]) -> str | None:
+    """What was said when memory was first asked for and not there: of a batch size that was then halved."""
+    journalled = [
+        str(event.get("message"))
+        for rank in evidence.ranks
+        for event in rank.of("exception")
+        if event.get("where") == "retry"
+    ]
+    said = [*journalled, *(finding.message for finding in findings if finding.kind is Kind.GPU_OOM)]
+    return next((message for message in said if memory.ASKED.search(message)), None)
 
 
 def _mute(evidence: JobEvidence, findings: Sequence[Finding]) -> tuple[int, int] | None:

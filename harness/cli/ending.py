@@ -70,6 +70,8 @@ def tell(ending: Ending) -> None:
     if record is not None and record.tail and ending.rank != 0:  # rank 0's log has been copied as it came
         say_all(record.tail)
     say(f"verdict {ending.kind}{f': {ending.reason}' if ending.reason else ''} (exit code {ending.code})")
+    if record is not None and record.verdict is not None and record.verdict.hint:
+        say(f"hint: {record.verdict.hint}")
     if record is not None and (told := figures(record)):
         say(", ".join(f"{name} {value}" for name, value in told))
     if ending.path is not None:

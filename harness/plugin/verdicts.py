@@ -40,8 +40,16 @@ class TuningFailure(Exception):
         verdict = self.record.verdict
         lines = [str(self)]
         if verdict is not None:
-            lines += [f"  {fact.file}{f':{fact.line}' if fact.line else ''}: {fact.text}" for fact in verdict.evidence]
+            lines += [f"  {_place(fact.file, fact.line)}: {fact.text}" for fact in verdict.evidence]
+            lines += [f"  hint: {verdict.hint}"] if verdict.hint else []
+            lines += [
+                f"  set aside: {_place(fact.file, fact.line)}: {fact.kind}: {fact.text}" for fact in verdict.secondary
+            ]
         return printable("\n".join([*lines, f"record: {self.path}"]))
+
+
+def _place(file: str, line: int | None) -> str:
+    return f"{file}:{line}" if line else file
 
 
 def _verdict_of(record: "Record") -> tuple[str, str]:

@@ -120,8 +120,10 @@ class Progress:
             if isinstance(event, dict):
                 yield event
 
-    def describe(self, waiting: Mapping[int, bool | None]) -> dict[str, Any]:
-        """Fields of the `hang` event.  `waiting`: which ranks stand in a collective operation, as their stacks tell."""
+    def describe(self, waiting: Mapping[int, bool | None], places: Mapping[int, str | None]) -> dict[str, Any]:
+        """Fields of the `hang` event.
+
+        `waiting`: which ranks stand in a collective operation; `places`: where they stand; as their stacks tell."""
         among = sorted(self.ranks.values(), key=lambda rank: rank.rank)
         return {
             "lagging_rank": lagging_rank(among, waiting, equal_s=max(_EQUAL_S, self.longest_step_s)),
@@ -134,6 +136,7 @@ class Progress:
                     "steps": rank.steps,
                     "silent_s": round(self._clock - rank.since, 3),
                     "in_collective": waiting.get(rank.rank),
+                    "at": (places.get(rank.rank) or "")[:200] or None,
                 }
                 for rank in among
             },

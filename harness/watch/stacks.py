@@ -27,7 +27,7 @@ _POLL_S = 0.05
 _TEXT_BYTES = 1 << 20
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):\s*$", re.MULTILINE)
-_FRAME = re.compile(r'^\s+File "([^"]*)", line \S+ in (.+?)\s*$', re.MULTILINE)
+_FRAME = re.compile(r'^\s+File "([^"]*)", line (\S+) in (.+?)\s*$', re.MULTILINE)
 # (part of the file name, functions) of the innermost frame of a thread that waits for other ranks.  In a backward pass
 # the waiting is in C++ (DistributedDataParallel's reducer), below autograd's own frame.
 _COLLECTIVE = (
@@ -67,12 +67,21 @@ def collect(folder: Path, ranks: Mapping[int, int], why: str, *, thorough: bool)
 
 def in_collective(text: str | None) -> bool | None:
     """Whether the main thread of a dump waits for other ranks, by its innermost Python frame; None: no dump."""
-    threads = _THREAD.split(text or "")[1:]
-    frames = _FRAME.findall(threads[-1]) if threads else []  # the main thread is the oldest, and told last
-    if not frames:
+    frame = _innermost(text)
+    if frame is None:
         return None
-    file, function = frames[0]
-    return any(part in file and (names is None or function in names) for part, names in _COLLECTIVE)
+    return any(part in frame[1] and (names is None or frame[3] in names) for part, names in _COLLECTIVE)
+
+
+def place(text: str | None) -> str | None:
+    """Where the main thread of a dump stands: `FILE:LINE in FUNCTION`, the file by its last two parts."""
+    frame = _innermost(text)
+    return None if frame is None else f"{'/'.join(frame[1].rsplit('/', 2)[-2:])}:{frame[2]} in {frame[3]}"
+
+
+def _innermost(text: str | None) -> "re.Match[str] | None":
+    threads = _THREAD.split(text or "")[1:]
+    return _FRAME.search(threads[-1]) if threads else None  # the main thread is the oldest, and told last
 
 
 def remove_pipes(folder: Path) -> None:

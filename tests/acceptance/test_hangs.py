@@ -42,6 +42,14 @@ def test_the_lagging_rank_is_named(hung: Pod) -> None:
     assert ranks == {"0": (3, True), "1": (3, False)}
 
 
+def test_the_verdict_names_it(hung: Pod) -> None:
+    verdict = document(hung.job_dir / "record.json")["verdict"]
+    assert (verdict["kind"], verdict["rank"], verdict["transient"]) == ("nccl", 1, None)
+    assert "rank 1 lags after step 3, at " in verdict["reason"]
+    assert "in asleep; rank 0 waits in a collective operation" in verdict["reason"]
+    assert verdict["evidence"][0]["file"] == "rank-1/stacks.txt"
+
+
 def test_the_stacks_of_all_ranks_are_kept(hung: Pod) -> None:
     assert "in all_reduce" in hung.job.stacks(0).read_text()
     assert "in asleep" in hung.job.stacks(1).read_text()

@@ -424,7 +424,10 @@ def test_at_the_time_limit_the_stacks_are_kept(tmp_path: Path) -> None:
 
 def test_a_hang_of_many_ranks_fits_into_the_last_word(tmp_path: Path) -> None:
     """Its place is reserved; the event in the journal has them all."""
-    ranks = {str(n): dict.fromkeys(("event", "step", "steps", "silent_s", "in_collective"), 123456) for n in range(999)}
+    ranks = {
+        str(n): dict.fromkeys(("event", "step", "steps", "silent_s", "in_collective"), 123456) | {"at": "x" * 200}
+        for n in range(999)
+    }
     hang = progress.listed({"lagging_rank": 7, "ranks": ranks}, supervise._RANKS_LISTED)
     path = tmp_path / "end.json"
     supervise.EndFile(str(path)).write(hang=hang, killed=[4194304] * supervise._KILLED_LISTED)

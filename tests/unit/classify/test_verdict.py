@@ -248,6 +248,72 @@ def test_an_exception_that_left_no_error_file() -> None:
     assert (verdict.evidence[0].file, verdict.evidence[0].line) == ("rank-0/events.jsonl", 2)
 
 
+def hang(lagging: int | None, **ranks: Any) -> dict[str, Any]:
+    told = {
+        name.removeprefix("r"): {"step": step, "in_collective": waits, "at": at}
+        for name, (step, waits, at) in ranks.items()
+    }
+    return {
+        "why": "hang",
+        "exit_code": -15,
+        "ended": T0 + 99,
+        "hang": {"lagging_rank": lagging, "silent_s": 900.4, "limit_s": 900.0, "ranks": told},
+    }
+
+
+@pytest.mark.parametrize(
+    "end, kind, root, reason",
+    [
+        pytest.param(
+            hang(1, r0=(3, True, "c10d.py:5 in all_reduce"), r1=(3, False, "train.py:9 in load")),
+            Kind.NCCL,
+            1,
+            "no rank got on for 900 s; rank 1 lags after step 3, at train.py:9 in load; rank 0 waits in a collective "
+            "operation",
+            id="one lags",
+        ),
+        pytest.param(
+            hang(None, r0=(3, True, "c10d.py:5 in all_reduce"), r1=(3, True, "c10d.py:5 in all_reduce")),
+            Kind.NCCL,
+            None,
+            "no rank got on for 900 s; one of them at c10d.py:5 in all_reduce; ranks 0, 1 wait in a collective "
+            "operation",
+            id="all wait",
+        ),
+        pytest.param(
+            hang(None, r0=(None, False, "train.py:9 in load")),
+            Kind.TIMEOUT,
+            0,
+            "no rank got on for 900 s; rank 0 at train.py:9 in load",
+            id="one rank alone",
+        ),
+        pytest.param(hang(None, r0=(None, None, None)), Kind.TIMEOUT, 0, "no rank got on for 900 s", id="no stacks"),
+        pytest.param({"why": "hang", "hang": None}, Kind.TIMEOUT, None, "no rank got on", id="nothing known"),
+    ],
+)
+def test_a_hang(end: dict[str, Any], kind: Kind, root: int | None, reason: str) -> None:
+    verdict = judge(evidence(end, rank(0, step(3)), rank(1, step(3)), ending_t=T0 + 90))
+    assert (verdict.kind, verdict.rank, verdict.reason, verdict.transient) == (kind, root, reason, None)
+    if root == 1:
+        assert [(fact.file, fact.text) for fact in verdict.evidence[:2]] == [
+            ("rank-1/stacks.txt", "at train.py:9 in load"),
+            ("rank-0/stacks.txt", "at c10d.py:5 in all_reduce"),
+        ]
+
+
+def test_what_ended_a_rank_before_the_hang_is_its_cause() -> None:
+    oom = error("torch.OutOfMemoryError", OOM, t=11)
+    assert judge(evidence(hang(None), rank(0, error=oom), rank(1), ending_t=T0 + 90)).kind is Kind.GPU_OOM
+
+
+def test_batch_sizes_that_were_tried_before_none_was_left() -> None:
+    tried = [error("torch.OutOfMemoryError", OOM.replace("2.15", size), where="retry") for size in ("2.15", "1.10")]
+    left = error("RuntimeError", "No executable batch size found, reached zero.", t=60)
+    verdict = judge(evidence(BAD, rank(0, *tried, error=left)))
+    assert (verdict.kind, verdict.rank) == (Kind.GPU_OOM, 0)
+    assert "asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free at first; no batch size fits" in verdict.reason
+
+
 def test_time_limit_says_where_it_struck() -> None:
     end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}
     journal = rank(0, event("phase", name="steady"), *[step(n) for n in range(1, 12)])

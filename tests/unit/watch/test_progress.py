@@ -188,13 +188,20 @@ def test_the_description(job: Job) -> None:
     job.passes(5)
     job.append("rank-0/stdout.log", "x")
     job.passes(5)
-    assert job.progress.describe({1: False}) == {
+    assert job.progress.describe({1: False}, {1: "a.py:1 in f"}) == {
         "lagging_rank": 0,
         "silent_s": 4.0,
         "limit_s": 10.0,
         "ranks": {
-            "0": {"event": None, "step": None, "steps": 0, "silent_s": 4.0, "in_collective": None},
-            "1": {"event": "step", "step": 12, "steps": 1, "silent_s": 9.0, "in_collective": False},
+            "0": {"event": None, "step": None, "steps": 0, "silent_s": 4.0, "in_collective": None, "at": None},
+            "1": {
+                "event": "step",
+                "step": 12,
+                "steps": 1,
+                "silent_s": 9.0,
+                "in_collective": False,
+                "at": "a.py:1 in f",
+            },
         },
     }
 

@@ -1,6 +1,7 @@
 """Stacks of real processes that answer, or do not."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,3 +207,9 @@ SITE = "/venv/lib/python3.12/site-packages"
 )
 def test_who_waits_for_others(text: str | None, waits: bool | None) -> None:
     assert stacks.in_collective(text) is waits
+    assert (stacks.place(text) is None) is (waits is None)
+
+
+def test_where_a_rank_stands() -> None:
+    text = dump(f"{SITE}/torch/distributed/distributed_c10d.py all_reduce", "/x/t.py main")
+    assert re.fullmatch(r"distributed/distributed_c10d\.py:\d+ in all_reduce", stacks.place(text) or "")
