@@ -11,7 +11,10 @@ import pytest
 
 FAKES = Path(__file__).parent / "fakes"
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, by every child too: what it ends would not end
+# Ignored under nohup, or where a shell started this in the background, and then by every child: what a test ends by
+# them would not end.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
