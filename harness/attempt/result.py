@@ -13,7 +13,7 @@ from harness.classify.evidence import log_tail
 from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact
-from harness.record import Kind, Record
+from harness.record import Attempt, Kind, Record
 from harness.scenario import Case
 
 TAIL_LINES = 60
@@ -41,11 +41,15 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "labels": program_labels(evidence.ranks) | record.labels,
             "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
-            "measurements": metrics.measure(evidence.ranks, samples, ended),
+            "measurements": metrics.measure(evidence.ranks, samples, metrics.Job(_wall(last), record.scenario)),
             "artifacts": artifacts(job, outputs=scenario.keep_outputs),
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
+
+
+def _wall(attempt: Attempt) -> metrics.Wall:
+    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s)
 
 
 def program_labels(ranks: Sequence[RankJournal]) -> dict[str, str]:

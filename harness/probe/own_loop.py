@@ -65,6 +65,8 @@ class Journal:
                 counts = Counts(
                     padded=int(tokens if padded_tokens is None else padded_tokens),
                     samples=samples,
+                    padded_squares=None,
+                    non_pad_squares=None,
                     non_pad=[_count(tokens)],
                     trainable=None if trainable_tokens is None else [_count(trainable_tokens)],
                     reason="the program did not tell of trainable tokens" if trainable_tokens is None else None,

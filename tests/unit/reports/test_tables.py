@@ -3,7 +3,7 @@
 import pytest
 
 from harness.reports.results import CaseResult, measured_any
-from harness.reports.tables import align, format_step, one_line, result_table
+from harness.reports.tables import align, figure_cells, format_step, one_line, result_table
 
 
 def result(case: str, outcome: str, verdict: str, reason: str = "", **figures: str) -> CaseResult:
@@ -22,6 +22,7 @@ def test_the_table_groups_by_verdict_and_aligns() -> None:
                 "fine",
                 non_pad_tokens_per_s_per_device="12345.7",
                 step_time_median_s="0.0312",
+                mfu="0.4125",
                 peak_allocated_bytes=str(3 * 2**30),
             ),
             result("a", "skipped", "not_run", "needs 8 GPUs"),
@@ -29,11 +30,25 @@ def test_the_table_groups_by_verdict_and_aligns() -> None:
         ]
     )
     assert lines == [
-        "verdict  case          outcome  tokens/s/device  step median   peak memory  reason",
-        "none     tiny          passed            12,346      31.2 ms  3.00 GiB GPU",
-        "gpu_oom  llama7b-full  xfailed                -            -             -  rank 0 asked for 2 GiB",
+        "verdict  case          outcome  tokens/s/device    MFU  step median   peak memory  reason",
+        "none     tiny          passed            12,346  41.2%      31.2 ms  3.00 GiB GPU",
+        "gpu_oom  llama7b-full  xfailed                -      -            -             -  rank 0 asked for 2 GiB",
         "not_run: 2 cases skipped: needs 8 GPUs",
     ]
+
+
+@pytest.mark.parametrize(
+    "state, shown",
+    [
+        ("steady", "250 ms"),
+        ("too_few_steps", "250 ms"),
+        ("drifting", "250 ms (drifting)"),
+        ("bimodal", "250 ms (bimodal)"),
+    ],
+)
+def test_a_median_without_a_steady_state_says_so(state: str, shown: str) -> None:
+    cells = figure_cells(result("a", "passed", "none", step_time_median_s="0.25", steady_state=state))
+    assert cells[2] == shown
 
 
 def test_no_results_no_table() -> None:
