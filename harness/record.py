@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA = 1
+SCHEMA = 2  # 1: before steady state, FLOPs, memory by rank, flags; still read
 
 
 class Kind(StrEnum):
@@ -104,38 +104,127 @@ class Segment(Frozen):
     accumulation: int | None
 
 
+class RankMemory(Frozen):
+    """What torch's allocator told of one rank, in bytes; null on CPU."""
+
+    rank: int
+    total_bytes: int | None  # memory of the device
+    allocated_peak_bytes: dict[str, int]  # by phase
+    active_peak_bytes: dict[str, int]
+    reserved_peak_bytes: dict[str, int]
+    covers: Literal["phase", "process"] | None  # what a phase's peaks cover: it alone, or all before it too
+    alloc_retries: int | None  # whole job
+    ooms: int | None
+    reason: str | None  # why there are no figures
+
+
+class Built(Frozen):
+    """The model that was really built, as it told itself; null: its config does not say, or it has no such part."""
+
+    type: str | None
+    dtype: str | None  # of the first parameter
+    compute_dtype: str | None  # that matrices are multiplied in
+    attention: str | None  # implementation in effect
+    checkpointing: str | None  # of activations: reentrant, non_reentrant
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    intermediate: int | None
+    vocab: int | None
+    experts: int | None
+    experts_per_token: int | None
+    tied: bool | None  # the output head is the embedding
+    device_name: str | None
+    torch: str | None
+    transformers: str | None
+
+
+class Reported(Frozen):
+    """A figure of the program's own beside ours."""
+
+    name: str  # as the program logged it
+    value: float
+    ours: float | None
+    ratio: float | None  # its figure over ours
+    why: str  # what makes the two differ
+
+
+State = Literal["steady", "drifting", "bimodal", "unsettled", "too_few_steps"]
+
+
 class Measurements(Frozen):
-    """What was measured: over the steps of the last segment after its first `first_cut`, unless a field says else."""
+    """What was measured.  docs/metrics.md says of each figure its unit, scope, formula, source and what null means.
+
+    Over the measured steps, unless said otherwise: those of the last segment that all ranks have, after the first
+    `first_cut`, without those left out for logging, saving or evaluating.  Fields with a default came with schema 2."""
 
     ranks: int
     device: Literal["cuda", "cpu"] | None
-    steps_seen: int  # all segments, rank 0
-    first_cut: int  # steps left out at the start of the segment
+    steps_seen: int
+    first_cut: int
     steps_measured: int
-    window_s: float | None  # the longest rank's, log/save/eval time taken out
+    steps_left_out: int | None = None
+    left_out_for: list[str] = []
+    steady_state: State | None = None
+    window_s: float | None
     step_time_median_s: float | None
+    step_time_median_low_s: float | None = None
+    step_time_median_high_s: float | None = None
+    step_time_mad_s: float | None = None
     step_time_mean_s: float | None
     step_time_stdev_s: float | None
     step_time_min_s: float | None
+    step_time_p5_s: float | None = None
+    step_time_p95_s: float | None = None
     step_time_max_s: float | None
+    stragglers: int | None = None
+    straggler_bound_s: float | None = None
+    slowest_rank: int | None = None
+    rank_step_time_median_s: dict[int, float] = {}
+    data_ranks: int | None = None
     samples_per_s: float | None
     padded_tokens_per_s: float | None
     non_pad_tokens_per_s: float | None
     trainable_tokens_per_s: float | None
-    non_pad_tokens_per_s_per_device: float | None  # the headline; a device is a GPU, or a process on CPU
+    samples_per_s_per_device: float | None = None
+    padded_tokens_per_s_per_device: float | None = None
+    non_pad_tokens_per_s_per_device: float | None
+    trainable_tokens_per_s_per_device: float | None = None
+    model_flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
+    model_flops_per_s_per_device: float | None = None
+    hardware_flops_per_s_per_device: float | None = None
+    peak_flops_per_s: float | None = None
+    peak_source: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
     loss_first: float | None
     loss_last: float | None
     grad_norm_last: float | None
-    peak_allocated_bytes: int | None  # allocator, largest rank, whole job
+    learning_rate_sum: float | None = None
+    trainable_tensors: int | None = None
+    changed_tensors: int | None = None
+    peak_allocated_bytes: int | None
+    peak_active_bytes: int | None = None
     peak_reserved_bytes: int | None
-    host_peak_rss_bytes: int | None  # sum over the job's process tree; shared pages count once a process
-    host_peak_pss_bytes: int | None  # the same, shared pages shared out
-    phases_s: dict[str, float]  # rank 0, wall time by phase
+    largest_memory_rank: int | None = None
+    alloc_retries: int | None = None
+    allocator_ooms: int | None = None
+    memory: list[RankMemory] = []
+    host_peak_rss_bytes: int | None
+    host_peak_pss_bytes: int | None
+    wall_s: float | None = None
+    phases_s: dict[str, float | None]
     parameters: int | None
     trainable_parameters: int | None
-    tokens: dict[str, int | None]  # padded, non_pad, trainable, samples: all ranks, all steps of the last segment
+    built: Built | None = None
+    tokens: dict[str, int | None]
     segments: list[Segment]
-    reasons: dict[str, str]  # field -> why it is null
+    reported: list[Reported] = []
+    flags: dict[str, str] = {}
+    series: list[str] = []
+    reasons: dict[str, str]
 
 
 class Record(Frozen):

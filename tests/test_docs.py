@@ -1,14 +1,20 @@
 """The documentation against the code's own tables."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
+from typing import get_args
 
 import pytest
 
 from harness.engines.diagnostics import VARIABLES
+from harness.metrics.figures import FIGURES
+from harness.metrics.sanity import REPORTED
 from harness.probe.journal import EVENTS
-from harness.record import Kind
+from harness.record import Kind, Measurements, State
 from harness.sampling.sampler import SAMPLE_FIELDS
 from harness.supervise import SUPERVISOR_EVENTS
 
@@ -49,3 +55,26 @@ def test_every_kind_of_verdict_is_named() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / link).exists(), link
+
+
+def test_the_table_of_figures_is_the_records() -> None:
+    assert list(FIGURES) == list(Measurements.model_fields)
+
+
+def test_the_tables_of_figures_and_peaks_and_the_records_schema_are_the_codes() -> None:
+    script = ROOT / "scripts" / "docs_tables.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run scripts/docs_tables.py"
+
+
+def test_a_figure_that_can_be_null_says_what_that_means() -> None:
+    for name, field in Measurements.model_fields.items():
+        nullable = NoneType in get_args(field.annotation)
+        assert nullable == (not FIGURES[name].null.startswith("never null")), name
+
+
+def test_every_flag_state_and_name_of_the_programs_stands_in_the_text() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "harness" / "metrics").glob("*.py"))
+    flags = set(re.findall(r'flags\["(\w+)"\]', source)) | {"drifting", "no_steady_state"}
+    assert {name for name in (*flags, *get_args(State), *REPORTED) if f"\n| `{name}` |" not in page} == set()

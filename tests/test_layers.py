@@ -8,7 +8,7 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-PURE = {"scenario", "journal", "metrics", "classify", "record", "units", "labels", "exits"}
+PURE = {"scenario", "journal", "metrics", "classify", "record", "units", "labels", "exits", "flops", "peaks"}
 EFFECTS = {"engines", "sampling", "environment", "leases", "forward"}
 # room -> rooms it may import; its own modules always, the standard library always.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -24,11 +24,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scenario": {"record", "units", "probe"},
     "labels": {"scenario"},
     "exits": {"record"},
-    "metrics": {"journal", "record", "units", "probe"},
+    "metrics": {"journal", "record", "units", "probe", "flops", "peaks"},
     "classify": {"journal", "record", "units", "probe"},
     "journal": {"probe"},
     "record": {"probe"},
     "units": set(),
+    "flops": set(),
+    "peaks": set(),
     "probe": set(),
     "supervise": {"watch"},
     "watch": set(),

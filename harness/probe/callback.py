@@ -13,6 +13,7 @@ from .attach import Attachment, Name, Repo, attach
 from .hooks import install_for_own
 from .measure import Meter
 from .model import count_parameters
+from .shape import count_roles
 
 
 class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
@@ -40,6 +41,7 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
         if self._attached.job is not None:
             install_for_own(self._attached.meter)
         self._counted: dict[str, Any] | None = None
+        self._roles: dict[str, Any] | None = None
 
     @property
     def run_hash(self) -> str | None:
@@ -66,6 +68,7 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
             with meter.guard("on_init_end"):  # here the model is whole; later it may be wrapped, sharded, partitioned
                 model = kwargs.get("model")
                 self._counted = None if model is None else count_parameters(model)
+                self._roles = None if model is None else count_roles(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._attached.job is not None and self._attached.meter.off:
@@ -74,7 +77,7 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
             )
         if (meter := self.harness_meter) is not None:
             with meter.guard("on_train_begin"):
-                meter.begin(args, state, kwargs.get("model"), self._counted)
+                meter.begin(args, state, kwargs.get("model"), self._counted, self._roles)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:
@@ -103,6 +106,8 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:
+            with meter.guard("parameters"):
+                meter.saw_result(kwargs.get("model"), state.global_step)
             with meter.guard("on_train_end"):
                 meter.end_segment()
 
@@ -122,6 +127,6 @@ def injected(meter: Meter) -> type[BenchmarkAimCallback]:
 
         def __init__(self) -> None:
             self._attached = Attachment(meter, feeds=True)
-            self._counted = None
+            self._counted = self._roles = None
 
     return InjectedCallback

@@ -40,6 +40,45 @@ EVENTS: dict[str, dict[str, str]] = {
         "torch": "version of torch",
         "transformers": "version of transformers; null when not imported",
     },
+    "shape": {
+        "layers": "number of blocks, as the model's config says; like all of its numbers null where it does not say",
+        "hidden": "width of the residual stream",
+        "heads": "attention heads",
+        "kv_heads": "heads of keys and values, fewer with grouped-query attention",
+        "head_dim": "width of a head; null: hidden over heads",
+        "value_head_dim": "width of a value's head where it differs",
+        "intermediate": "width of the feed-forward layer",
+        "vocab": "size of the vocabulary",
+        "experts": "experts of a layer; null in a dense model",
+        "experts_per_token": "experts that a token is routed to",
+        "window": "tokens that a layer with a sliding window sees",
+        "window_layers": "number of such layers",
+        "matmul_frozen": "frozen parameters that multiply every token: matrices without embeddings and experts, the "
+        "output head included, also where it is the embedding",
+        "matmul_trainable": "the same, trained; adapters among them",
+        "expert_frozen": "frozen parameters of all experts",
+        "expert_trainable": "trained parameters of all experts",
+        "head": "parameters of the output head",
+        "last_linear": "parameters of the last matrix of a block, which checkpointing need not compute again; 0: an "
+        "expert's",
+        "tied": "whether the output head is the embedding",
+        "first_trainable_layer": "first block with a trained parameter; null: none has one",
+        "first_norm_trained": "whether that block's norm is trained, so that what comes after it needs gradients",
+        "input_gradient": "whether the first block's input needs a gradient",
+        "checkpointing": "activation checkpointing: reentrant, non_reentrant; null: none",
+        "attention": "attention implementation in effect, as transformers calls it",
+        "compute_dtype": "type that matrices are multiplied in: autocast's, else the weights'; tf32 where float32 may "
+        "use it",
+        "reason": "why FLOPs cannot be counted from these; null when they can",
+    },
+    "parameters": {
+        "when": "first: before a segment's first step; last: after its last, where it ended well",
+        "segment": "segment it belongs to",
+        "step": "global step that has ended",
+        "tensors": "trainable tensors of which this rank holds a part",
+        "checksum": "sum over the bits of at most 2^20 elements of each; equal numbers: equal parameters",
+        "changed": "tensors that differ from those of `first`; null in `first`",
+    },
     "segment": {
         "segment": "number of this stretch of training in the process, from 0: a call of train() or a restart in it",
         "restart": "whether train() began again by itself (auto_find_batch_size)",
@@ -48,6 +87,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "batch_asked": "micro-batch of a device as given in the training arguments",
         "batch_ran": "micro-batch of a device that really runs (smaller after auto_find_batch_size)",
         "accumulation": "micro-batches in a step",
+        "data_rank": "which share of the data this rank sees; ranks with the same one (tensor or context parallel) are "
+        "fed the same batches; null where nobody tells",
+        "data_ranks": "number of such shares",
     },
     "step": {
         "step": "global step that ended, from 1",
@@ -72,6 +114,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "non_pad": "slots that hold a token (attention_mask); equal to padded without a mask",
         "trainable": "labels that count in the loss after the shift by one",
         "samples": "rows of the step's micro-batches",
+        "padded_squares": "sum over rows of the squared number of slots: what attention's work grows with",
+        "non_pad_squares": "sum over documents of the squared number of tokens; documents of a packed row by "
+        "position_ids, else a row is one",
         "micro_batches": "micro-batches of the step",
         "reason": "why the counts are null; null when they are not",
     },
@@ -103,6 +148,7 @@ EVENTS: dict[str, dict[str, str]] = {
     "memory": {
         "phase": "phase at whose end this was read",
         "allocated_peak_bytes": "peak of the allocator; null on CPU",
+        "active_peak_bytes": "peak of allocated blocks and those that wait for the device to be freed; null on CPU",
         "reserved_peak_bytes": "peak reserved; null on CPU",
         "since": "what the peaks cover: `phase` this phase alone (the built-in target), `process` all before it too "
         "(other programs, whose own peak statistics are left alone); null on CPU",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .checksum import combined, tensor_sums
 from .dump import document, first_error, write_dump
 from .errors import PASSING, Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
 from .exhaustion import Exhaustion
@@ -19,6 +20,7 @@ from .memory import no_memory, read_memory
 from .model import describe_model
 from .pending import Ended, Pending, Read
 from .redact import redact_tree
+from .shape import data_place, describe_shape
 from .tokens import Counts, no_counts, told_counts
 from .writing import write_document
 
@@ -81,6 +83,8 @@ class Meter:
         self._last_step: int | None = None
         self._last_end = self._phase_began = time.monotonic()
         self._model: dict[str, Any] | None = None
+        self._shape: dict[str, Any] | None = None
+        self._first_sums: list[int] = []  # of the trainable tensors, at the segment's start
         self._reset()
 
     def guard(self, where: str) -> "Guard":
@@ -142,7 +146,14 @@ class Meter:
             if error is not None or self.rank == 0:
                 self.dump(error)
 
-    def begin(self, args: Any, state: Any, model: Any, counted: dict[str, Any] | None) -> None:
+    def begin(
+        self,
+        args: Any,
+        state: Any,
+        model: Any,
+        counted: dict[str, Any] | None,
+        roles: dict[str, Any] | None = None,
+    ) -> None:
         """A segment begins: the loop of a Trainer is about to fetch its first batch."""
         self._pending.flush(AFTER_ERROR_S)
         self._start_segment()
@@ -157,6 +168,12 @@ class Meter:
         if described != self._model:
             self._model = described
             self._write("model", **described)
+        with self.guard("shape"):
+            shape = describe_shape(model, roles, args, self.trainer)
+            if shape != self._shape:
+                self._shape = shape
+                self._write("shape", **shape)
+        data_rank, data_ranks = data_place(self.trainer)
         self._write(
             "segment",
             segment=self._segment,
@@ -166,9 +183,32 @@ class Meter:
             batch_asked=args.per_device_train_batch_size,
             batch_ran=None if ran is None else ran // gpus,
             accumulation=args.gradient_accumulation_steps,
+            data_rank=data_rank,
+            data_ranks=data_ranks,
         )
+        with self.guard("parameters"):
+            self._first_sums = tensor_sums(model)
+            self._write_sums("first", state.global_step, self._first_sums, None)
         self.mark("first_step")
         self._last_end = time.monotonic()
+
+    def saw_result(self, model: Any, step: int) -> None:
+        """The loop of a Trainer has ended well: are the parameters still those it began with?"""
+        if self._open:
+            sums = tensor_sums(model)
+            changed = sum(a != b for a, b in zip(self._first_sums, sums, strict=False))
+            self._write_sums("last", step, sums, changed if len(sums) == len(self._first_sums) else None)
+
+    def _write_sums(self, when: str, step: int, sums: list[int], changed: int | None) -> None:
+        self._write(
+            "parameters",
+            when=when,
+            segment=self._segment,
+            step=step,
+            tensors=len(sums),
+            checksum=combined(sums),
+            changed=changed,
+        )
 
     def label(self, labels: dict[str, Any]) -> None:
         """Labels that the program gives itself."""
@@ -310,7 +350,7 @@ class Meter:
         self._start_segment()
         self._open, self._optimizer_segment = False, True
         self._cuda = cuda
-        unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation"))
+        unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation", "data_rank", "data_ranks"))
         self._write("segment", segment=self._segment, restart=False, step=step - 1, **unknown)
 
     def _step_ended(self, step: int, counts: Counts | str | None, epoch: float | None = None) -> None:

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-FIGURES = ("allocated_peak_bytes", "reserved_peak_bytes", "total_bytes", "alloc_retries", "ooms")
+FIGURES = ("allocated_peak_bytes", "active_peak_bytes", "reserved_peak_bytes", "total_bytes", "alloc_retries", "ooms")
 
 
 def cuda_in_use() -> Any:
@@ -26,6 +26,7 @@ def read_memory(phase: str, *, reset: bool) -> dict[str, Any] | None:
     fields = {
         "phase": phase,
         "allocated_peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+        "active_peak_bytes": stats.get("active_bytes.all.peak", 0),
         "reserved_peak_bytes": stats.get("reserved_bytes.all.peak", 0),
         "total_bytes": cuda.get_device_properties(cuda.current_device()).total_memory,
         "alloc_retries": stats.get("num_alloc_retries", 0),

@@ -18,8 +18,14 @@ FIGURES = (
     "non_pad_tokens_per_s_per_device",
     "samples_per_s",
     "step_time_median_s",
+    "step_time_median_low_s",
+    "step_time_median_high_s",
     "steps_measured",
+    "steady_state",
+    "mfu",
+    "hfu",
     "peak_allocated_bytes",
+    "peak_reserved_bytes",
     "host_peak_rss_bytes",
     "loss_last",
 )
@@ -63,18 +69,21 @@ def not_run(reason: str, labels: Mapping[str, str]) -> list[Property]:
 
 
 def figures(record: "Record") -> list[Property]:
-    """The headline figures that are known; their units stand in their names."""
+    """The headline figures that are known, units in their names; `flags` names what a reader must know of them."""
     measured = record.measurements
-    values = {} if measured is None else {name: getattr(measured, name) for name in FIGURES}
-    return [(name, _number(value)) for name, value in values.items() if value is not None]
+    if measured is None:
+        return []
+    values = {name: getattr(measured, name) for name in FIGURES}
+    known = [(name, _text(value)) for name, value in values.items() if value is not None]
+    return [*known, *([("flags", ", ".join(sorted(measured.flags)))] if measured.flags else [])]
 
 
 def labels_of(labels: Mapping[str, str]) -> list[Property]:
     return _printable((f"label.{key}", value) for key, value in sorted(labels.items()))
 
 
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
+def _text(value: float | str) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _printable(rows: Iterable[Property]) -> list[Property]:

@@ -73,7 +73,9 @@ def _cases(results: Sequence[CaseResult]) -> str:
         (escape(result.case, 200), result.outcome, _code(result.verdict), *figure_cells(result))
         for result in ordered[:MAX_ROWS]
     ]
-    table = _table(("Case", "Outcome", "Verdict", "Tokens/s/device", "Step median", "Peak memory"), rows, {3, 4, 5})
+    table = _table(
+        ("Case", "Outcome", "Verdict", "Tokens/s/device", "MFU", "Step median", "Peak memory"), rows, {3, 4, 5, 6}
+    )
     left_out = len(results) - len(rows)
     return f"{table}\n\n{left_out} more cases are not shown." if left_out else table
 

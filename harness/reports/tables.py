@@ -7,8 +7,9 @@ from harness.reports.properties import NOT_RUN, printable
 from harness.reports.results import CaseResult
 from harness.units import format_bytes, format_seconds
 
-HEADINGS = ("verdict", "case", "outcome", "tokens/s/device", "step median", "peak memory", "reason")
-NUMERIC = {3, 4, 5}  # columns that are set flush right
+HEADINGS = ("verdict", "case", "outcome", "tokens/s/device", "MFU", "step median", "peak memory", "reason")
+NUMERIC = {3, 4, 5, 6}  # columns that are set flush right
+UNSTEADY = {"drifting", "bimodal", "unsettled"}  # of a median that must not be taken at its word
 REASON_WIDTH = 160
 
 
@@ -52,14 +53,21 @@ def _row(result: CaseResult) -> tuple[str, ...]:
     return (result.verdict or "-", one_line(result.case, 200), result.outcome, *figure_cells(result), reason)
 
 
-def figure_cells(result: CaseResult) -> tuple[str, str, str]:
-    """Tokens per second and device, median step time, peak memory: `-` for what is not known."""
+def figure_cells(result: CaseResult) -> tuple[str, str, str, str]:
+    """Tokens per second and device, MFU, median step time, peak memory: `-` for what is not known."""
     rate = result.figure("non_pad_tokens_per_s_per_device")
-    step = result.figure("step_time_median_s")
+    mfu = result.figure("mfu")
+    step = format_step(result.figure("step_time_median_s"))
+    state = result.properties.get("steady_state", "")
     device = result.figure("peak_allocated_bytes")
     host = result.figure("host_peak_rss_bytes")
     memory = f"{format_bytes(device)} GPU" if device else f"{format_bytes(host)} host" if host else "-"
-    return (f"{rate:,.0f}" if rate is not None else "-", format_step(step), memory)
+    return (
+        f"{rate:,.0f}" if rate is not None else "-",
+        f"{mfu:.1%}" if mfu is not None else "-",
+        f"{step} ({state})" if state in UNSTEADY else step,
+        memory,
+    )
 
 
 def format_step(seconds: float | None) -> str:

@@ -264,6 +264,7 @@ class Scenario(Frozen):
     diagnostics: Diagnostics = Diagnostics()
     keep_outputs: bool = False
     measure_steps: bool = True  # False: a job without a training step is no failure
+    peak_flops: float | None = Field(default=None, gt=0)  # FLOP/s of a device at most; None: the table's
     tags: list[Annotated[str, AfterValidator(_tag)]] = []
     labels: dict[str, str] = {}
 

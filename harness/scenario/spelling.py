@@ -3,6 +3,7 @@
 Two passes: `lengthen` before entries are merged (so that `model: llama-7b` can be laid over `model: {dtype: ...}`), and
 `settle` on the merged scenario (units, catalogue names, paths)."""
 
+import math
 import os.path
 import re
 from collections.abc import Callable
@@ -18,7 +19,7 @@ METHODS = ("full", "lora")
 TRAINERS = ("hf", "script")
 
 TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure", "hang_after"} - {
-    *("time_limit_s", "measure_steps", "hang_after_s"),
+    *("time_limit_s", "measure_steps", "hang_after_s", "peak_flops"),
 }
 
 MAX_VALUES = 2_000  # in one scenario: a matrix repeats them for each case
@@ -30,8 +31,10 @@ RENAMED = {
     "needs.gpu_memory": "needs.gpu_memory_bytes",
     "expect.when.gpu_memory_below": "expect.when.gpu_memory_below_bytes",
     "expect.when.gpu_memory_at_least": "expect.when.gpu_memory_at_least_bytes",
-    "measure": "measure_steps",
+    "measure.steps": "measure_steps",
+    "measure.peak_flops": "peak_flops",
 }
+MEASURE = ("steps", "peak_flops")
 _MODEL_SOURCES = ("name", "shape", "path")
 
 
@@ -114,13 +117,13 @@ def settle(scenario: YamlMap, folder: Path) -> YamlMap:
     for key in TOP_LEVEL & made.keys():
         if made[key] is None:
             made.drop(key)  # as if it were not there: the way to undo what defaults say
-    for field in ("time_limit_s", "hang_after_s", "measure_steps"):
+    for field in ("time_limit_s", "hang_after_s", "measure_steps", "peak_flops"):
         if field in made:
             yaml_key = next(key for key, name in RENAMED.items() if name == field)
             raise ScenarioError(made.lines[field], field, f"unknown key; did you mean {yaml_key!r}?")
     _rewrite(made, "time_limit", "time_limit_s", _time_limit)
     _rewrite(made, "hang_after", "hang_after_s", _hang_after)
-    _rewrite(made, "measure", "measure_steps", _measure)
+    _settle_measure(made)
     _rewrite(made, "python", "python", lambda value: _path(value, folder))
     if isinstance(made.get("retries"), int) and not isinstance(made["retries"], bool):
         made.put("retries", _one(ANY, made["retries"], made.lines["retries"]), made.lines["retries"])
@@ -175,10 +178,28 @@ def _hang_after(value: Any) -> float | str:
     return seconds
 
 
-def _measure(value: Any) -> bool:
-    if not isinstance(value, YamlMap) or list(value) != ["steps"] or value["steps"] != "none":
-        raise ValueError("can only be {steps: none} (nothing to train is no failure); remove the key to measure steps")
-    return False
+def _settle_measure(scenario: YamlMap) -> None:
+    """`measure: {steps: none, peak_flops: 1e15}` becomes fields of the schema."""
+    if "measure" not in scenario:
+        return
+    line, measure = scenario.lines["measure"], scenario["measure"]
+    if not isinstance(measure, YamlMap):
+        raise ScenarioError(line, "measure", "must be a mapping of steps: none, peak_flops: FLOP/s; write it as one")
+    for key in measure:
+        if key not in MEASURE:
+            raise ScenarioError(measure.lines[key], f"measure.{key}", f"unknown key; {suggest(key, MEASURE)}")
+    scenario.drop("measure")
+    if "steps" in measure:
+        if measure["steps"] != "none":
+            problem = "can only be none (nothing to train is no failure); remove the key to measure steps"
+            raise ScenarioError(measure.lines["steps"], "measure.steps", problem)
+        scenario.put("measure_steps", False, measure.lines["steps"])
+    if measure.get("peak_flops") is not None:
+        value = measure["peak_flops"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            problem = "must be FLOP/s of a device, dense, such as 989e12; correct it, or remove it"
+            raise ScenarioError(measure.lines["peak_flops"], "measure.peak_flops", problem)
+        scenario.put("peak_flops", float(value), measure.lines["peak_flops"])
 
 
 def _settle_needs(needs: YamlMap, folder: Path) -> None:

@@ -52,6 +52,7 @@ def test_success(pod: Pod) -> None:
         ("user-error", 1, Kind.USER_ERROR, "evaluation_strategy"),
         ("oom", 1, Kind.GPU_OOM, "asked for 2.15 GiB"),
         ("nccl", 1, Kind.NCCL, "ncclRemoteError"),
+        ("idle", 1, Kind.NO_TRAINING, "trainable tensors changed in 6 steps"),
         ("peer-death", 2, Kind.NCCL, ""),
         ("sigkill", 2, Kind.KILLED, "rank 1 was ended by SIGKILL"),
     ],

@@ -90,3 +90,31 @@ def test_padding_is_no_work(records: dict[str, Record]) -> None:
     assert packed is not None
     assert (padded.non_pad_tokens_per_s or 0) < (padded.padded_tokens_per_s or 0)
     assert packed.non_pad_tokens_per_s == packed.padded_tokens_per_s
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_phases_add_up_to_the_wall_time(records: dict[str, Record], name: str) -> None:
+    measured = records[name].measurements
+    assert measured is not None
+    assert measured.wall_s is not None
+    assert None not in measured.phases_s.values()
+    named = sum(seconds or 0 for phase, seconds in measured.phases_s.items() if phase != "other")
+    assert named == pytest.approx(measured.wall_s, rel=0.02)
+    assert set(measured.phases_s) == {
+        *("lease", "launch", "import", "setup", "model_load", "data", "first_step", "steady", "teardown", "shutdown"),
+        "other",
+    }
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_was_built_is_what_was_asked_for_and_trained(records: dict[str, Record], name: str) -> None:
+    measured = records[name].measurements
+    assert measured is not None
+    assert measured.built is not None
+    assert (measured.built.layers, measured.built.hidden, measured.built.dtype) == (2, 64, "float32")
+    assert measured.changed_tensors == measured.trainable_tensors
+    assert measured.data_ranks == RANKS
+    assert {"model_disagrees", "ranks_diverged", "ranks_out_of_step"} & set(measured.flags) == set()
+    assert measured.mfu is None  # on CPU
+    assert (measured.model_flops_per_step or 0) > 0
+    assert (measured.model_flops_per_step or 0) <= (measured.hardware_flops_per_step or 0)

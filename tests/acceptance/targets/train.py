@@ -44,6 +44,14 @@ class Full(torch.autograd.Function):
         raise torch.OutOfMemoryError(OOM)
 
 
+class Idle(Trainer):
+    """Its optimizer has a parameter that is none of the model's."""
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        self.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        return self.optimizer
+
+
 class Failing(Trainer):
     """Fails in the third step, on rank 1 where there are two."""
 
@@ -94,6 +102,8 @@ def main() -> None:
             trainer(Failing).train()
         except Exception:
             sys.exit(1)
+    elif MODE == "idle":
+        trainer(Idle).train()
     elif MODE == "nothing":
         print("all done")
     elif MODE == "recover":

@@ -95,7 +95,7 @@ class FakeRunner:
 
 
 def measurements() -> Measurements:
-    values: dict[str, Any] = dict.fromkeys(Measurements.model_fields)
+    values: dict[str, Any] = {name: None for name, field in Measurements.model_fields.items() if field.is_required()}
     values |= {"ranks": 1, "device": "cpu", "steps_seen": 20, "first_cut": 3, "steps_measured": 17}
     values |= {"non_pad_tokens_per_s_per_device": 12345.678, "step_time_median_s": 0.25, "host_peak_rss_bytes": 2**30}
     return Measurements(**(values | {"phases_s": {}, "tokens": {}, "segments": [], "reasons": {}}))

@@ -270,7 +270,7 @@ def test_the_terminal_tells_what_comes_and_what_came(bench: Bench, workers: str)
             "harness: 2 cases (1 on CPU in 1 process, 1 on 8 GPUs); this machine can lease 0 GPUs and 2 CPU slots",
             "harness: to skip 1 case (large-8gpu): needs 8 GPUs, this machine has 0",
             f"harness: results in {bench.session}",
-            "none     good-1proc  passed            12,346       250 ms  1.00 GiB host",
+            "none     good-1proc  passed            12,346    -       250 ms  1.00 GiB host",
             "not_run: 1 case skipped: needs 8 GPUs, this machine has 0",
         ]
     )

@@ -261,6 +261,8 @@ def test_tokens_on_a_device_are_not_waited_for() -> None:
         "non_pad": 5,
         "trainable": 4,
         "samples": 2,
+        "padded_squares": None,
+        "non_pad_squares": None,
         "micro_batches": 0,
         "reason": None,
     }

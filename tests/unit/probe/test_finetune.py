@@ -105,3 +105,34 @@ def test_gpus_that_are_not_there_are_named(tmp_path: Path) -> None:
     error = ended.error()
     assert error is not None
     assert error["message"].startswith("the scenario asks for 1 GPUs, and torch ")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_parameters_before_and_after(tmp_path: Path, ranks: int) -> None:
+    ended = finetune(tmp_path, ranks=ranks)
+    for rank in range(ranks):
+        first, last = ended.events("parameters", rank)
+        assert (first["when"], first["changed"], first["step"]) == ("first", None, 0)
+        assert (last["when"], last["changed"], last["step"]) == ("last", last["tensors"], 4)
+        assert ended.one("segment", rank)["data_rank"] == rank
+        assert ended.one("segment", rank)["data_ranks"] == ranks
+    for when in (0, 1):  # gradients are exchanged: all ranks hold the same
+        assert len({ended.events("parameters", rank)[when]["checksum"] for rank in range(ranks)}) == 1
+
+
+def test_a_rate_of_0_changes_nothing(tmp_path: Path) -> None:
+    ended = finetune(tmp_path, training={"learning_rate": 0.0})
+    first, last = ended.events("parameters")
+    assert (last["changed"], last["checksum"]) == (0, first["checksum"])
+
+
+@pytest.mark.parametrize("packing", ["padded", "packed"])
+def test_squares_of_documents(tmp_path: Path, packing: str) -> None:
+    """What attention's work grows with: a packed row is no one document."""
+    data: dict[str, Any] = {"samples": 24, "sequence_length": 32, "lengths": LENGTHS, "packing": packing, "seed": 5}
+    layout = synthetic.layout(data)
+    ended = finetune(tmp_path, data=data, training={"max_steps": -1, "num_train_epochs": 1})
+    events = ended.events("tokens")
+    pieces = [tokens for row in range(layout.rows) for _, tokens in layout.pieces(row)]
+    assert sum(event["non_pad_squares"] for event in events) == sum(tokens**2 for tokens in pieces)
+    assert sum(event["padded_squares"] for event in events) == layout.rows * 32**2

@@ -6,7 +6,7 @@ from harness.record import Kind, Measurements, Record, Verdict
 
 
 def make_measurements(**values: Any) -> Measurements:
-    empty: dict[str, Any] = dict.fromkeys(Measurements.model_fields)
+    empty: dict[str, Any] = {name: None for name, field in Measurements.model_fields.items() if field.is_required()}
     empty |= {"ranks": 1, "device": "cpu", "steps_seen": 20, "first_cut": 3, "steps_measured": 17}
     empty |= {"non_pad_tokens_per_s_per_device": 12345.678, "step_time_median_s": 0.25, "host_peak_rss_bytes": 2**30}
     return Measurements(**(empty | {"phases_s": {}, "tokens": {}, "segments": [], "reasons": {}} | values))

@@ -6,7 +6,7 @@ import pytest
 
 from harness.record import Attempt, Kind, Lease, Record, Verdict
 from harness.reports.properties import not_run, of_record, printable
-from tests.unit.reports.records import make_record
+from tests.unit.reports.records import make_measurements, make_record
 
 
 def test_a_case_that_ran_has_verdict_record_figures_and_labels() -> None:
@@ -38,6 +38,13 @@ def test_an_expectation_and_earlier_attempts() -> None:
     ]
     once = make_record(attempts=[attempt(1, nccl)])
     assert not {"expected", "attempts", "retried"} & dict(of_record(once, "x")).keys()
+
+
+def test_figures_and_flags() -> None:
+    flags = {"model_disagrees": "num_hidden_layers: 32 asked for, 2 built", "drifting": "drifting: x"}
+    record = make_record(measurements=make_measurements(mfu=0.4125, steady_state="drifting", flags=flags))
+    told = dict(of_record(record, "x"))
+    assert (told["mfu"], told["steady_state"], told["flags"]) == ("0.4125", "drifting", "drifting, model_disagrees")
 
 
 def test_a_record_without_measurements_or_verdict() -> None:

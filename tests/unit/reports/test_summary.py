@@ -81,7 +81,7 @@ def test_hostile_text_stays_text() -> None:
     assert "@someone" not in text
     assert "\n# heading" not in text
     rows = [line for line in text.splitlines() if line.startswith("| a")]
-    assert [row.replace("\\|", "").count("|") for row in rows] == [7]
+    assert [row.replace("\\|", "").count("|") for row in rows] == [8]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.reports.results import CaseResult, measured_any
-from harness.reports.tables import align, format_step, one_line, result_table
+from harness.reports.tables import align, figure_cells, format_step, one_line, result_table
 
 
 def result(case: str, outcome: str, verdict: str, reason: str = "", **figures: str) -> CaseResult:
@@ -22,6 +22,7 @@ def test_the_table_groups_by_verdict_and_aligns() -> None:
                 "fine",
                 non_pad_tokens_per_s_per_device="12345.7",
                 step_time_median_s="0.0312",
+                mfu="0.4125",
                 peak_allocated_bytes=str(3 * 2**30),
             ),
             result("a", "skipped", "not_run", "needs 8 GPUs"),
@@ -29,9 +30,9 @@ def test_the_table_groups_by_verdict_and_aligns() -> None:
         ]
     )
     assert lines == [
-        "verdict  case          outcome  tokens/s/device  step median   peak memory  reason",
-        "none     tiny          passed            12,346      31.2 ms  3.00 GiB GPU",
-        "gpu_oom  llama7b-full  xfailed                -            -             -  rank 0 asked for 2 GiB",
+        "verdict  case          outcome  tokens/s/device    MFU  step median   peak memory  reason",
+        "none     tiny          passed            12,346  41.2%      31.2 ms  3.00 GiB GPU",
+        "gpu_oom  llama7b-full  xfailed                -      -            -             -  rank 0 asked for 2 GiB",
         "not_run: 2 cases skipped: needs 8 GPUs",
     ]
 
@@ -46,16 +47,30 @@ def test_the_table_tells_of_expectations_and_retries() -> None:
         ]
     )
     assert [" ".join(line.split()) for line in lines[1:]] == [
-        "none again passed - - -",
-        "none fits failed - - - [XPASS(strict)] expected gpu_oom, the job trained",
-        "gpu_oom met passed - - - as expected: too large",
-        "nccl must failed - - - expected training, got nccl: peer gone",
+        "none again passed - - - -",
+        "none fits failed - - - - [XPASS(strict)] expected gpu_oom, the job trained",
+        "gpu_oom met passed - - - - as expected: too large",
+        "nccl must failed - - - - expected training, got nccl: peer gone",
         "retried: again passed on attempt 2; attempt 1: nccl: peer gone",
     ]
 
 
 def test_a_case_that_did_not_finish_is_none_that_did_not_meet_an_expectation() -> None:
     assert result("cut", "unfinished", "unknown", "no end", expected="gpu_oom").reason == "no end"
+
+
+@pytest.mark.parametrize(
+    "state, shown",
+    [
+        ("steady", "250 ms"),
+        ("too_few_steps", "250 ms"),
+        ("drifting", "250 ms (drifting)"),
+        ("bimodal", "250 ms (bimodal)"),
+    ],
+)
+def test_a_median_without_a_steady_state_says_so(state: str, shown: str) -> None:
+    cells = figure_cells(result("a", "passed", "none", step_time_median_s="0.25", steady_state=state))
+    assert cells[2] == shown
 
 
 def test_no_results_no_table() -> None:

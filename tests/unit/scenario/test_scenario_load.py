@@ -55,7 +55,7 @@ time_limit: 1h30m
 hang_after: 20m
 diagnostics: {memory_snapshot: true}
 keep_outputs: true
-measure: {steps: none}
+measure: {steps: none, peak_flops: 70e12}
 tags: [nightly]
 labels: {team: llm, run: 3}
 """
@@ -76,7 +76,8 @@ labels: {team: llm, run: 3}
     assert scenario.python == str(tmp_path / "venv/bin/python")
     assert scenario.env["OMP_NUM_THREADS"] == "4"
     assert scenario.labels["run"] == "3"
-    assert (scenario.time_limit_s, scenario.keep_outputs, scenario.measure_steps) == (5400, True, False)
+    assert (scenario.time_limit_s, scenario.keep_outputs) == (5400, True)
+    assert (scenario.measure_steps, scenario.peak_flops) == (False, 70e12)
     assert (scenario.silence_allowed(), scenario.diagnostics.memory_snapshot) == ((1200.0, False), True)
 
 
@@ -246,7 +247,12 @@ scenarios:
         (GOOD + "needs: {gpu_memory: 40GiB}\n", "needs.gpu_memory: needs gpus; remove it"),
         (GOOD + "needs: {packages: ['peft >']}\n", "needs.packages: 'peft >' is no requirement"),
         (GOOD + "needs: {packages: [a @ file:///x]}\n", "has more than a name and versions"),
-        (GOOD + "measure: {steps: some}\n", "measure: can only be {steps: none}"),
+        (GOOD + "measure: {steps: some}\n", "measure.steps: can only be none"),
+        (GOOD + "measure: none\n", "measure: must be a mapping of steps: none, peak_flops: FLOP/s"),
+        (GOOD + "measure: {peak_flop: 1}\n", "measure.peak_flop: unknown key; did you mean 'peak_flops'?"),
+        (GOOD + "measure: {peak_flops: 0}\n", "measure.peak_flops: must be FLOP/s of a device"),
+        (GOOD + "measure: {peak_flops: true}\n", "measure.peak_flops: must be FLOP/s of a device"),
+        (GOOD + "peak_flops: 1\n", "peak_flops: unknown key; did you mean 'measure.peak_flops'?"),
         (GOOD + "env: {CUDA_VISIBLE_DEVICES: '0'}\n", "env.CUDA_VISIBLE_DEVICES: is not for a scenario; the lease"),
         (GOOD + "env: {a-b: x}\n", "env.a-b: is no name of an environment variable"),
         (GOOD + "env: {HARNESS_X: x}\n", "env.HARNESS_X: HARNESS_ is kept for the harness"),

@@ -12,7 +12,7 @@ from tests.unit.journals import T0, event, rank, step, tokens
 
 
 def measure(*ranks: RankJournal, samples: list[Event] | None = None) -> Measurements:
-    measured = metrics.measure(ranks, samples or [], T0 + 100)
+    measured = metrics.measure(ranks, samples or [], metrics.Job(metrics.Wall(ended=T0 + 100)))
     assert measured is not None
     return measured
 
@@ -21,13 +21,8 @@ def steady(count: int, seconds: float = 0.1, padded: int = 128) -> list[Event]:
     return list(chain.from_iterable((step(n, seconds), tokens(n, padded)) for n in range(1, count + 1)))
 
 
-@pytest.mark.parametrize("steps, cut", [(0, 0), (1, 0), (2, 1), (4, 2), (6, 3), (20, 3), (30, 3), (31, 4), (100, 10)])
-def test_first_cut(steps: int, cut: int) -> None:
-    assert metrics.first_cut(steps) == cut
-
-
 def test_no_journal_no_figures() -> None:
-    assert metrics.measure([], [], None) is None
+    assert metrics.measure([], [], metrics.Job()) is None
 
 
 def test_the_first_steps_do_not_count() -> None:
@@ -62,7 +57,30 @@ def test_rate_is_a_ratio_of_sums_and_no_mean_of_ratios() -> None:
 def test_time_for_saving_is_taken_out() -> None:
     events = steady(20)
     events[20] = step(11, 5.1, overhead_seconds=5.0, overhead=["save"])
-    assert measure(rank(0, *events)).window_s == pytest.approx(1.7)
+    measured = measure(rank(0, *events))
+    assert (measured.steps_left_out, measured.left_out_for) == (1, ["log", "save", "eval"])
+    assert measured.window_s == pytest.approx(1.6)
+    assert measured.non_pad_tokens_per_s == pytest.approx(1280)
+
+
+@pytest.mark.parametrize(
+    "tags, left_out_for, left_out, median",
+    [
+        ([["log"]] * 20, ["save", "eval"], 0, 0.1),
+        ([["log", "save"] if n % 4 == 0 else ["log"] for n in range(20)], ["save", "eval"], 4, 0.1),
+        ([["log", "eval"]] * 20, [], 0, 0.1),
+        ([[]] * 20, ["log", "save", "eval"], 0, 0.1),
+    ],
+    ids=["every-step-logs", "every-step-logs-some-save", "every-step-evaluates", "none"],
+)
+def test_steps_are_left_out_while_enough_remain(
+    tags: list[list[str]], left_out_for: list[str], left_out: int, median: float
+) -> None:
+    events = [step(n, 0.1 + len(tag), overhead_seconds=float(len(tag)), overhead=tag) for n, tag in enumerate(tags, 1)]
+    measured = measure(rank(0, *events))
+    assert (measured.left_out_for, measured.steps_left_out) == (left_out_for, left_out)
+    assert measured.step_time_median_s == pytest.approx(median)
+    assert ("every_step_disturbed" in measured.flags) == (left_out_for == [])
 
 
 def test_the_gpus_clock_is_preferred_and_never_mixed_with_the_hosts() -> None:
@@ -108,11 +126,11 @@ def test_phases_reach_from_the_process_to_its_end() -> None:
         event("phase", 9.0, name="teardown"),
         event("end", 10.0, exit_code=0),
     )
-    assert metrics.phases(journal, None) == {"import": 4.0, "steady": 4.0, "teardown": 1.0}
+    assert metrics.rank_phases(journal, None) == {"import": 4.0, "steady": 4.0, "teardown": 1.0}
 
 
 def test_a_killed_rank_phase_ends_with_the_job() -> None:
-    assert metrics.phases(rank(0, event("phase", 2.0, name="steady")), T0 + 7.0) == {"steady": 5.0}
+    assert metrics.rank_phases(rank(0, event("phase", 2.0, name="steady")), T0 + 7.0) == {"steady": 5.0}
 
 
 def test_peaks_are_the_largest_of_all_ranks_and_samples() -> None:
@@ -136,7 +154,11 @@ def test_peaks_are_the_largest_of_all_ranks_and_samples() -> None:
 def test_every_null_has_a_reason(events: list[Event]) -> None:
     measured = measure(rank(0, *events))
     nulls = {name for name, value in measured.model_dump().items() if value is None}
-    assert set(measured.reasons) == nulls
+    assert {name for name in measured.reasons if "." not in name} == nulls
+    inner = {
+        f"{part}.{name}" for part in ("tokens", "phases_s") for name, v in getattr(measured, part).items() if v is None
+    }
+    assert {name for name in measured.reasons if "." in name} == inner
 
 
 def test_a_loss_that_turned_nan_is_no_number_of_before() -> None:

@@ -1,0 +1,117 @@
+"""All figures of a job, put together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.journal import Event, RankJournal
+from harness.metrics.memory import describe_memory
+from harness.metrics.parts import Part
+from harness.metrics.phases import Wall, describe_phases
+from harness.metrics.sanity import (
+    describe_built,
+    describe_reported,
+    disagreements,
+    memory_drift,
+    withdraw_impossible,
+)
+from harness.metrics.steady import Summary
+from harness.metrics.throughput import Counts, describe_rates
+from harness.metrics.training import describe_ranks_in_step, describe_training
+from harness.metrics.utilisation import describe_utilisation
+from harness.metrics.window import Window, describe_steps, find_window
+from harness.record import Measurements, Segment
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of a job beside its journals."""
+
+    wall: Wall = field(default_factory=Wall)
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # resolved, as in the record
+
+
+def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], job: Job) -> Measurements | None:
+    """The figures of a job; None when no rank left a journal.  `samples` is the sampler's journal."""
+    if not ranks:
+        return None
+    window = find_window(ranks)
+    counts = Counts(ranks, window)
+    steps, summary = describe_steps(ranks, window)
+    rates = describe_rates(counts, window, len(ranks))
+    withdraw_impossible(rates, counts, ranks, job.scenario)
+    parts = [
+        steps,
+        rates,
+        describe_utilisation(ranks, counts, window, job.scenario),
+        describe_training(ranks),
+        describe_memory(ranks, samples),
+        describe_phases(ranks[0], job.wall),
+        _describe_model(ranks[0]),
+    ]
+    values: dict[str, Any] = {"ranks": len(ranks), "segments": _segments(ranks[0])}
+    reasons: dict[str, str] = {}
+    for part in parts:
+        values |= part.values
+        reasons |= part.reasons
+    values["reported"] = describe_reported(ranks[0], values)
+    values["flags"] = _flags(ranks, samples, values, window, summary, job.scenario)
+    return Measurements(**values, reasons=reasons)
+
+
+def step_times(ranks: Sequence[RankJournal]) -> list[float]:
+    """Seconds of the measured steps, the slowest rank's; empty where none was measured."""
+    window = find_window(ranks)
+    return window.series if window else []
+
+
+def _describe_model(rank: RankJournal) -> Part:
+    part, model = Part(), rank.last("model")
+    kind = str((model or {}).get("device", "")).split(":")[0]
+    unseen = "no model was seen to train"
+    part.put(
+        "device",
+        kind if kind in ("cuda", "cpu") else None,
+        "the model's device is neither cuda nor cpu" if model else unseen,
+    )
+    part.put("parameters", (model or {}).get("parameters"), unseen)
+    part.put("trainable_parameters", (model or {}).get("trainable"), unseen)
+    part.put("built", describe_built(rank), unseen)
+    return part
+
+
+def _flags(
+    ranks: Sequence[RankJournal],
+    samples: Sequence[Event],
+    values: Mapping[str, Any],
+    window: Window | None,
+    summary: Summary | None,
+    scenario: Mapping[str, Any],
+) -> dict[str, str]:
+    """What a reader of the figures must know; the figures stand all the same."""
+    flags: dict[str, str | None] = {}
+    if summary is not None and summary.state != "steady":
+        flags["drifting" if summary.state == "drifting" else "no_steady_state"] = f"{summary.state}: {summary.why}"
+    if window is not None and not window.left_out_for:
+        flags["every_step_disturbed"] = "most steps log, save or evaluate: their time is taken out by the host's clock"
+    flags["memory_drifting"] = memory_drift(samples, ranks[0])
+    if values["alloc_retries"]:
+        flags["alloc_retries"] = f"the allocator ran full {values['alloc_retries']} times, which costs time"
+    flags["model_disagrees"] = disagreements(values["built"], scenario)
+    flags |= describe_ranks_in_step(ranks)
+    return {name: text for name, text in flags.items() if text}
+
+
+def _segments(rank: RankJournal) -> list[Segment]:
+    steps = rank.of("step")
+    return [
+        Segment(
+            segment=event["segment"],
+            restart=bool(event.get("restart")),
+            steps=sum(step.get("segment") == event["segment"] for step in steps),
+            batch_asked=event.get("batch_asked"),
+            batch_ran=event.get("batch_ran"),
+            accumulation=event.get("accumulation"),
+        )
+        for event in rank.of("segment")
+    ]

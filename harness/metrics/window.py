@@ -1,0 +1,128 @@
+"""The steps that are measured: of the last segment, common to all ranks, settled, and undisturbed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.journal import Event, RankJournal
+from harness.metrics.parts import Part
+from harness.metrics.steady import Summary, find_cut, minimum_cut, summarise
+from harness.probe.journal import net_seconds
+
+# What a step may be left out for, in the order in which that is given up when too few steps would remain.
+DISTURBANCES = (("log", "save", "eval"), ("save", "eval"), ())
+
+FIGURES = (
+    "steady_state",
+    "window_s",
+    "step_time_median_s",
+    "step_time_median_low_s",
+    "step_time_median_high_s",
+    "step_time_mad_s",
+    "step_time_mean_s",
+    "step_time_stdev_s",
+    "step_time_min_s",
+    "step_time_p5_s",
+    "step_time_p95_s",
+    "step_time_max_s",
+    "stragglers",
+    "straggler_bound_s",
+    "slowest_rank",
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The measured steps, by their numbers, and what each rank needed for them."""
+
+    cut: int  # steps left out at the start of the segment
+    disturbed: int  # steps left out after the cut
+    left_out_for: tuple[str, ...]
+    steps: tuple[int, ...]
+    times: dict[int, list[float]]  # rank -> seconds of the measured steps
+    before: dict[int, list[float]]  # rank -> seconds of the steps cut off
+
+    @property
+    def slowest(self) -> int:
+        """The rank that needed longest for the window."""
+        return max(self.times, key=lambda rank: sum(self.times[rank]))
+
+    @property
+    def seconds(self) -> float:
+        """Of the slowest rank."""
+        return sum(self.times[self.slowest])
+
+    @property
+    def series(self) -> list[float]:
+        """The slowest rank's times: a job is as fast as it."""
+        return self.times[self.slowest]
+
+
+def last_segment(rank: RankJournal) -> list[Event]:
+    """The steps of the last segment, in order."""
+    steps = rank.of("step")
+    return [step for step in steps if step.get("segment") == steps[-1].get("segment")]
+
+
+def find_window(ranks: Sequence[RankJournal]) -> Window | None:
+    """The window that all ranks which stepped have in common; None where none has."""
+    stepped = {rank.rank: {step["step"]: step for step in last_segment(rank)} for rank in ranks if rank.of("step")}
+    if not stepped:
+        return None
+    common = sorted(set.intersection(*(set(steps) for steps in stepped.values())))
+    seconds = {rank: [net_seconds(steps[number]) for number in common] for rank, steps in stepped.items()}
+    cut = max((find_cut(times) for times in seconds.values()), default=0)
+    tags = [{tag for steps in stepped.values() for tag in steps[number].get("overhead") or ()} for number in common]
+    after = range(cut, len(common))
+    for disturbances in DISTURBANCES:
+        kept = [place for place in after if not tags[place] & set(disturbances)]
+        if 2 * len(kept) >= len(after):
+            break
+    if not kept:
+        return None
+    return Window(
+        cut=cut,
+        disturbed=len(after) - len(kept),
+        left_out_for=disturbances,
+        steps=tuple(common[place] for place in kept),
+        times={rank: [times[place] for place in kept] for rank, times in seconds.items()},
+        before={rank: times[:cut] for rank, times in seconds.items()},
+    )
+
+
+def describe_steps(ranks: Sequence[RankJournal], window: Window | None) -> tuple[Part, Summary | None]:
+    """The figures of step time."""
+    part = Part()
+    steps = len(last_segment(ranks[0])) if ranks[0].of("step") else 0
+    part.values |= {
+        "steps_seen": len(ranks[0].of("step")),
+        "first_cut": window.cut if window else minimum_cut(steps),
+        "steps_measured": len(window.steps) if window else 0,
+        "left_out_for": list(window.left_out_for) if window else [],
+        "rank_step_time_median_s": {},
+        "series": [f"rank-{rank.rank}/events.jsonl" for rank in ranks],
+    }
+    part.put("steps_left_out", window.disturbed if window else None, "no step was measured")
+    if window is None:
+        part.nulls(FIGURES, "no step was measured")
+        return part, None
+    summaries = {rank: summarise(times, before=window.before[rank]) for rank, times in window.times.items()}
+    summary = summaries[window.slowest]
+    part.values |= {
+        "steady_state": summary.state,
+        "step_time_median_s": summary.median,
+        "step_time_median_low_s": summary.low,
+        "step_time_median_high_s": summary.high,
+        "step_time_mad_s": summary.mad,
+        "step_time_mean_s": summary.mean,
+        "step_time_min_s": summary.minimum,
+        "step_time_p5_s": summary.p5,
+        "step_time_p95_s": summary.p95,
+        "step_time_max_s": summary.maximum,
+        "stragglers": len(summary.stragglers),
+        "straggler_bound_s": summary.straggler_bound,
+        "slowest_rank": window.slowest,
+        "rank_step_time_median_s": {rank: each.median for rank, each in summaries.items()},
+    }
+    part.put("window_s", window.seconds or None, "the measured steps took no time")
+    part.put("step_time_stdev_s", summary.stdev, "a single step was measured")
+    return part, summary

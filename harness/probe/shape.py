@@ -1,0 +1,192 @@
+"""What the FLOPs of a model follow from: its parameters by role, its config's numbers, and how it is run."""
+
+import math
+from typing import Any
+
+from .model import _size
+
+# Fields of a `shape` event that the model's config tells, and the names that configs have for them.
+CONFIG_FIELDS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "value_head_dim": ("v_head_dim",),
+    "intermediate": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocab": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_top_k"),
+    "window": ("sliding_window",),
+}
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+
+
+def count_roles(model: Any) -> dict[str, Any]:
+    """Parameters of an unwrapped model by what a token does with them; part of a `shape` event.
+
+    A matrix multiplies every token, but for an embedding, which is looked up, and an expert's, which multiplies those
+    that are routed to it.
+    """
+    import torch
+
+    looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    output = getattr(_call(model, "get_output_embeddings"), "weight", None)
+    tied = output is not None and id(output) in looked_up
+    sums = dict.fromkeys(("matmul_frozen", "matmul_trainable", "expert_frozen", "expert_trainable"), 0)
+    trained_layers: list[int] = []
+    trained_norms: set[int] = set()  # blocks that have one
+    trained_before = False
+    last_linear = 0
+    for name, parameter in model.named_parameters():
+        dimensions = len(getattr(parameter, "ds_shape", parameter.shape))
+        layer, trains = _layer_of(name), parameter.requires_grad
+        if trains and layer is not None:
+            trained_layers.append(layer)
+            if dimensions < 2 and ("norm" in name or ".ln_" in name):
+                trained_norms.add(layer)
+        trained_before = trained_before or (trains and id(parameter) in looked_up)
+        if ".original_module." in name or dimensions < 2 or (id(parameter) in looked_up and parameter is not output):
+            continue  # peft keeps the module that it trains a copy of
+        expert = _is_expert(name, dimensions)
+        size = _size(parameter)
+        sums[f"{'expert' if expert else 'matmul'}_{'trainable' if trains else 'frozen'}"] += size
+        if layer == 0:
+            last_linear = 0 if expert else size
+    return {
+        **sums,
+        "head": 0 if output is None else _size(output),
+        "last_linear": last_linear,
+        "tied": tied,
+        "first_trainable_layer": min(trained_layers, default=None),
+        "first_norm_trained": min(trained_layers, default=None) in trained_norms,
+        "trainable_embedding": trained_before,
+    }
+
+
+def _layer_of(name: str) -> int | None:
+    """The index of the block that a parameter belongs to, from its name: `model.layers.3.mlp...`."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+def _is_expert(name: str, dimensions: int) -> bool:
+    """One tensor holds all experts of a layer, or each expert has its own; a shared expert sees every token."""
+    parts = name.split(".")
+    if "experts" not in parts:
+        return False
+    after = parts[parts.index("experts") + 1]
+    return after.isdigit() or dimensions > 2
+
+
+def describe_shape(model: Any, roles: dict[str, Any] | None, args: Any, trainer: Any) -> dict[str, Any]:
+    """Fields of a `shape` event.  `roles`: what `count_roles` said before the model was wrapped and sharded."""
+    roles = dict(roles or count_roles(model))
+    config = _text_config(model)
+    fields = {field: _first_number(config, names) for field, names in CONFIG_FIELDS.items()}
+    embedding = roles.pop("trainable_embedding")
+    hooks = getattr(model, "_require_grads_hooks", None) or getattr(model, "_require_grads_hook", None)
+    types = getattr(config, "layer_types", None)
+    types = list(types) if isinstance(types, (list, tuple)) else None
+    return {
+        **fields,
+        **roles,
+        "window_layers": _window_layers(fields, types),
+        "input_gradient": bool(embedding or hooks),
+        "checkpointing": _checkpointing(model),
+        "attention": getattr(config, "_attn_implementation", None),
+        "compute_dtype": _compute_dtype(model, args, trainer),
+        "reason": _why_not(model, config, types),
+    }
+
+
+def _text_config(model: Any) -> Any:
+    config = getattr(model, "config", None)
+    get = getattr(config, "get_text_config", None)
+    return config if get is None else get()
+
+
+def _first_number(config: Any, names: tuple[str, ...]) -> int | None:
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+
+
+def _window_layers(fields: dict[str, Any], types: list[Any] | None) -> int | None:
+    """How many layers see a window of tokens only."""
+    if fields["window"] is None:
+        return 0
+    return fields["layers"] if types is None else types.count("sliding_attention")
+
+
+def _checkpointing(model: Any) -> str | None:
+    """How activations are computed again: `reentrant` (whole blocks), `non_reentrant` (until the last saved tensor)."""
+    for module in model.modules():
+        if type(module).__name__ == "CheckpointWrapper":  # torch's, which FSDP configurations use
+            reentrant = getattr(getattr(module, "checkpoint_impl", None), "name", None) == "REENTRANT"
+            return "reentrant" if reentrant else "non_reentrant"
+        if getattr(module, "gradient_checkpointing", False) is True:
+            given = getattr(getattr(module, "_gradient_checkpointing_func", None), "keywords", None) or {}
+            return "reentrant" if given.get("use_reentrant", True) else "non_reentrant"
+    return None
+
+
+def _compute_dtype(model: Any, args: Any, trainer: Any) -> str | None:
+    """The type that matrices are multiplied in: what autocast says, else the weights' own."""
+    import torch
+
+    mixed = getattr(getattr(trainer, "accelerator", None), "mixed_precision", None)
+    cast = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}.get(str(mixed))
+    if cast is None and mixed is None:
+        cast = "bfloat16" if getattr(args, "bf16", False) else "float16" if getattr(args, "fp16", False) else None
+    if cast is not None:
+        return cast
+    matrix = next((p for p in model.parameters() if p.is_floating_point() and p.dim() > 0), None)
+    if matrix is None:
+        return None
+    tensor_cores = matrix.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if tensor_cores else str(matrix.dtype).removeprefix("torch.")
+
+
+def _why_not(model: Any, config: Any, types: list[Any] | None) -> str | None:
+    if config is None:
+        return "the model has no config"
+    whole = getattr(model, "config", None)
+    if getattr(whole, "is_encoder_decoder", False):
+        return "an encoder and a decoder see different tokens"
+    method = _quantised_by(whole)
+    if method is not None and "bitsandbytes" not in method:
+        return f"weights quantised by {method} are no parameters that could be counted"
+    towers = [name for name in ("vision_config", "audio_config") if getattr(whole, name, None) is not None]
+    if towers:
+        return f"not all inputs are tokens: the model's config has {' and '.join(towers)}"
+    other = sorted({str(kind) for kind in types or ()} - ATTENTION_LAYERS)
+    return f"layers of type {', '.join(other)} are not counted" if other else None
+
+
+def _quantised_by(config: Any) -> str | None:
+    """The method of transformers' quantization_config; its values are enums or text."""
+    found = getattr(config, "quantization_config", None)
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    return None if method is None else str(getattr(method, "value", method))
+
+
+def data_place(trainer: Any) -> tuple[int | None, int | None]:
+    """(which share of the data this rank sees, how many shares there are); (None, None) where nobody tells.
+
+    Ranks of a tensor- or context-parallel group are fed the same batches (accelerate's prepare_data_loader).
+    """
+    accelerator = getattr(trainer, "accelerator", None)
+    index, ranks = getattr(accelerator, "process_index", None), getattr(accelerator, "num_processes", None)
+    if not isinstance(index, int) or not isinstance(ranks, int):
+        return None, None
+    mesh: Any = getattr(accelerator, "torch_device_mesh", None)
+    names = getattr(mesh, "mesh_dim_names", None) or ()
+    sharing = math.prod(mesh.size(n) for n, name in enumerate(names) if name in ("tp", "cp"))
+    return index // sharing, ranks // sharing
+
+
+def _call(model: Any, name: str) -> Any:
+    method = getattr(model, name, None)
+    try:
+        return None if method is None else method()
+    except (AttributeError, NotImplementedError):  # a model without an output head
+        return None
