@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.classify.evidence import JobEvidence, KernelLine, exits_of, tails_of
+from harness.classify.findings import WRAPPERS
 from harness.classify.log import Log, Raised, scan
 
 FIELDS = frozenset(
@@ -28,16 +29,16 @@ def evidence_of(document: object) -> JobEvidence:
     unknown = sorted(str(key) for key in given if key not in FIELDS)
     if unknown:
         raise BadCase(f"has an unknown field {unknown[0]}; known are {', '.join(sorted(FIELDS))}")
-    log = scan(io.BytesIO(_log_bytes(given)), "stderr")
+    logs = [scan(io.BytesIO(_log_bytes(given)), "stderr"), *_of_launcher(given)]
     kernel = [
         KernelLine(text, "kernel_log", number) for number, text in enumerate(_text(given, "kernel_log").splitlines(), 1)
     ]
     return of_logs(
-        [log],
+        logs,
         exit_code=_exit_code(given),
         oom_kill=_int(given, "cgroup_oom_kill"),
         kernel=kernel,
-        raised=[*_error_file(_text(given, "error_file")), *_at_hand(given, log)],
+        raised=[*_error_file(_text(given, "error_file")), *_at_hand(given, logs[0])],
     )
 
 
@@ -115,6 +116,14 @@ def _error_file(text: str) -> list[Raised]:
         name = qualified
     t = float(str(time)) if str(time).replace(".", "", 1).isdigit() else None
     return [Raised(name, said, None, "error_file", 1, source="error_file", t=t)]
+
+
+def _of_launcher(given: Mapping[str, Any]) -> list[Log]:
+    """What a launcher raised in the process that called it: its text names a process' end, or quotes its traceback."""
+    name, message = _text(given, "exception_type"), _text(given, "message")
+    if not message or not WRAPPERS.match(name):
+        return []
+    return [scan(io.BytesIO(f"{name}: {message}".encode("utf-8", errors="surrogateescape")), "message")]
 
 
 def _at_hand(given: Mapping[str, Any], log: Log) -> list[Raised]:

@@ -27,6 +27,8 @@ WRAPPERS = re.compile(
 CONTEXT_CREATION = re.compile(r":(?:set_device|_cuda_setDevice|_lazy_init|_cuda_init|init)$")
 RAW_CUDA = re.compile(r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation")
 NOT_INITIALIZED = re.compile(r"(?:CUDNN|CUBLAS)_STATUS_NOT_INITIALIZED")
+COLLECTIVES = frozenset([Kind.NCCL, Kind.RENDEZVOUS])
+OWN_FAULTS = frozenset([Kind.GPU_OOM, Kind.HOST_OOM, Kind.CUDA_ERROR, Kind.DISK_FULL, Kind.NAN_LOSS])
 DEVICE_ASSERT = re.compile(r"device-side assert triggered")
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?= (?:Client|Server|Too Many|Not Found|Unauthorized|Forbidden|Service|Bad|Gateway|Internal))"
@@ -296,7 +298,7 @@ def _finding(
     elif row.consequence:
         tier = Tier.CONSEQUENCE
     else:
-        tier = Tier.COLLECTIVE if kind in (Kind.NCCL, Kind.RENDEZVOUS) else Tier.CAUSE
+        tier = Tier.COLLECTIVE if kind in COLLECTIVES else Tier.CAUSE
     return Finding(rank, kind, tier, transient, name, message, file, line)
 
 
@@ -306,8 +308,14 @@ def _row_of(
     """The row that says most of an exception and what is behind it, and how deep in the chain it was found.
 
     Causes count for an exception that says nothing certain: a mistake's type, or one nobody knows.  What was merely
-    being handled counts only for the latter: a NameError in the handler of an out-of-memory error is a NameError."""
+    being handled counts only for the latter: a NameError in the handler of an out-of-memory error is a NameError.
+    A collective that fails while the rank's own error is handled is the clean-up: the peers have ended, or wait."""
     row = match(name, bases, message)
+    if row is not None and row.kind in COLLECTIVES:
+        for depth, (deeper_name, deeper_message, _) in enumerate(chain, 1):
+            deeper = match(deeper_name, [], deeper_message)
+            if deeper is not None and deeper.kind in OWN_FAULTS:
+                return deeper, depth
     if row is not None and row is not ANY_MISTAKE and not _vague(row):
         return row, 0
     for depth, (deeper_name, deeper_message, link) in enumerate(chain, 1):

@@ -37,6 +37,7 @@ _FAULT = re.compile(
 )
 _SIGNALS = {
     "Killed": signal.SIGKILL,
+    "Out Of Memory": signal.SIGKILL,  # srun's word for it
     "Terminated": signal.SIGTERM,
     "Aborted": signal.SIGABRT,
     "Segmentation fault": signal.SIGSEGV,
@@ -83,7 +84,10 @@ class Launcher:
         elif self.in_summary and (found := _SUMMARY_RANK.match(text)):
             self.summary_rank = int(found[1])
         elif self.in_summary and self.summary_rank is not None and (found := _SUMMARY_EXIT.match(text)):
-            self._died(int(found[1]), line, self.summary_rank, int(found[2]))
+            pid = int(found[2])
+            # The line before the summary knows the local rank only: another number on every node but the first.
+            self.deaths = [death for death in self.deaths if death.pid != pid or death.rank == self.summary_rank]
+            self._died(int(found[1]), line, self.summary_rank, pid)
         elif self.in_summary and _ALONE.match(text):
             self.alone = True
         elif found := _CLOSED.search(text):
@@ -106,7 +110,8 @@ class Launcher:
             rank = _LOCAL_RANK.search(found[1])
             self._died(int(found[2]), line, int(rank[1]) if rank else None)
         elif found := _DIED.search(text):
-            self._died(-_number(found[1]), line)
+            rank = _LOCAL_RANK.search(text)  # torch.distributed.launch before 1.9
+            self._died(-_number(found[1]), line, int(rank[1]) if rank else None)
         elif found := _RETURNED.search(text):
             self._died(int(found[1]), line)
         elif found := _SPAWNED.search(text):

@@ -78,7 +78,14 @@ LINES: tuple[LineRow, ...] = (
         r"\.(?:cu|cuh|h|hip):\d+: .*\bAssertion `.*` failed",
         False,
     ),
-    _row("cuda_error", Weight.CAUSE, "ROCr", r"^Memory access fault by GPU \S+ \("),
+    _row(
+        "cuda_error",
+        Weight.CAUSE,
+        "ROCr 4-7 (runtime.cpp), HIP 4-7 (rocdevice.cpp)",
+        r"^(?:Memory access fault|HW Exception) by GPU \S+ \("
+        r"|\b[Cc]allback(?:: Queue \S+|Queue) [Aa]borting with error ?: HSA_STATUS_",
+    ),
+    _row("cuda_error", Weight.CAUSE, "HIP 4-6 (hip_code_object.cpp)", r"^\"?hipErrorNoBinaryForGpu: ", False),
     _row(
         "cuda_error",
         Weight.CAUSE,
@@ -132,6 +139,14 @@ LINES: tuple[LineRow, ...] = (
         False,
     ),
     _row(
+        "disk_full",
+        Weight.OWN_END,
+        "coreutils, tar, rsync, bash: what a script of commands ends with",
+        r"^(?:\S+: line \d+: )?[a-z][\w.+-]*: (?!.*/dev/shm/).*: (?:No space left on device|Disk quota exceeded)"
+        r"(?: \(\d+\))?$",
+        False,
+    ),
+    _row(
         "timeout",
         Weight.OWN_END,
         "CPython (faulthandler.dump_traceback_later)",
@@ -153,7 +168,7 @@ REPORT = re.compile(
     r"""^\[(?P<level>[EFW])\d*\ ?[\d:.]*\ *(?P<c10d>\w+)\.(?:cpp|hpp|cu):\d+\]\ (?:\[[^\]]*\]\ )*(?P<c10d_said>.*)
       | ^(?:\S+:\d+:\d+\ \[(?P<device>-?\d+)\]\ )?(?:\S+:\d+\ )?(?P<nccl>NCCL\ WARN)\ (?P<nccl_said>.*)
       | ^(?P<abort>terminate\ called\ after\ throwing\ an\ instance\ of)\ '(?P<abort_said>std::bad_alloc)'
-      | ^\s*(?P<what>what\(\):)\s+(?:\[[^\]]*\]\ )*(?P<what_said>.*)
+      | ^\s*(?P<what>what\(\):)\s+(?:\[(?:PG|Rank)\ [^\]]*\]\ )*(?P<what_said>.*)
       | ^(?P<bnb>Error)(?P<bnb_said>\ out\ of\ memory\ at\ line\ \d+\ in\ file.*)
       | ^(?P<bus>ERROR:)\ (?P<bus_said>Unexpected\ bus\ error\ encountered\ in\ worker.*)
     """,
@@ -179,10 +194,10 @@ FULL_CARD = re.compile(
     r"|(?P<used>\d+)MiB / +(?P<of>\d+)MiB|out of memory"
 )
 
-METRICS = re.compile(r"'(?:loss|grad_norm)': ")
-_VALUE = r"'?(nan|inf|-inf|[-+\d.e]+)'?"
-LOSS = re.compile(rf"'loss': {_VALUE}")
-GRAD_NORM = re.compile(rf"'grad_norm': (?:tensor\()?{_VALUE}")
+# A Trainer's dictionary, JSON of it, and `loss: 1.9, grad_norm: 2.0` as mmengine and Megatron-LM write it.
+_VALUE = r"(?:tensor\()?['\"]?([Nn]a[Nn]|-?inf|-?Infinity|[-+\d.e]+)"
+LOSS = re.compile(rf"""(?:(?P<quote>['"])loss(?P=quote)|(?<![\w'"./-])(?:lm )?loss): {_VALUE}""")
+GRAD_NORM = re.compile(rf"""(?:(?P<quote>['"])grad_norm(?P=quote)|(?<![\w'"./-])grad[_ ]norm): {_VALUE}""")
 # Lines of a program that goes on training.
 GOES_ON = re.compile(
     r"\d+%\|.*\d+/\d+|'loss': |\bloss[ =:]+[-\d]|\bsteps?[ =:\[]+\d|\bepoch\b[ =:\[]*\d|\d(?:it/s|s/it)", re.IGNORECASE

@@ -64,7 +64,7 @@ _KNOWN = frozenset(name for row in SIGNATURES for name in row.types if "." in na
 # What begins something new, and so ends a message of several lines.
 _NEW = re.compile(
     r"^(?:\s*Traceback|\[?[EWIF]\d{4} |\[[EWIF]\d* |={5,}|-{5,}$|\[?(?:WARNING|ERROR|INFO|DEBUG)\b"
-    r"|(?:srun|slurmstepd|wandb):"
+    r"|(?:srun|slurmstepd|wandb):|torch\.distributed\.[\w.]+: \[(?:INFO|WARNING|ERROR)\]"
     r"|\{'|\s*\d+%\||-- Process|Failures:|terminate called|Fatal Python|Exception raised from|frame #\d|\S+:\d+:\d+ \[)"
 )
 

@@ -81,6 +81,12 @@ def hardware_fault(evidence: JobEvidence) -> Outside | None:
     return None
 
 
+def task_out_of_memory(evidence: JobEvidence) -> int | None:
+    """The first task that srun names as out of memory."""
+    named = (death for log in evidence.logs for death in log.launcher.deaths if "Out Of Memory" in death.text)
+    return next((death.rank for death in named), None)
+
+
 def asked_to_end(evidence: JobEvidence) -> Asked | None:
     """The first signal that a launcher got from outside, or a Ctrl-C that the program saw."""
     for log in evidence.logs:

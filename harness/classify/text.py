@@ -11,17 +11,24 @@ _RANK = re.compile(
       | \[(?P<tee>\d+)\]:\ ?(?=\S)                     # torchrun --tee before 2.x, accelerate
       | \[(?P<bare>\d+)\]\ (?=\S)
       | (?P<srun>\d+):\ (?=\S)                         # srun --label
-      | \[\d+,(?P<mpi>\d+)\]<std(?:err|out)>:\ ?       # mpirun --tag-output
+      | \[(?:[\w.-]+@)?\d+,(?P<mpi>\d+)\]<std(?:err|out)>:\ ?  # mpirun --tag-output; Open MPI 5 names its server
     """,
     re.VERBOSE,
 )
-# Actors of Ray, hosts of pdsh and of Kubernetes log tools: who speaks, but no rank.
+# Who speaks, but no rank.
 _SPEAKER = re.compile(
-    r"\((?P<actor>[A-Za-z_][\w.]* pid=\d+(?:, ip=[\w.:]+)?)\) ?|(?P<host>(?:worker|node)[\w.-]*): (?=\S)"
+    r"""\((?P<actor>(?:[A-Za-z_][\w.:]*\ )?pid=\d+(?:,\ ip=[\w.:]+)?)\)\ ?  # Ray, vLLM
+      | (?P<host>(?:worker|node)[\w.-]*):\ (?=\S)                          # pdsh
+      | \[(?P<pod>pod/[^\]\s]+)\]\ ?                                       # kubectl logs --prefix
+      | (?P<container>(?!step|epoch|iter|batch)[a-z][\w.-]*-\d+)\ +\|\ ?    # docker compose
+      | (?P<replica>[A-Za-z][\w.-]*/\d+)\ (?=\[(?:default|rank)?\d+\]:)    # torchx
+    """,
+    re.VERBOSE,
 )
 _STAMP = re.compile(
     r"""\[?\d{4}-\d\d-\d\d[T\ _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\ ?(?:[|:-]\ )?
       | \d\d:\d\d:\d\d(?:[.,]\d+)?\ (?=\S)
+      | (?:DEBUG|INFO|WARNING|ERROR)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ \[?[\w./-]+:\d+\]\ ?  # vLLM 0.x
     """,
     re.VERBOSE,
 )
@@ -62,7 +69,7 @@ def undress(text: str, number: int) -> Line:
         if found := _RANK.match(text):
             rank = next(int(value) for value in found.groups() if value is not None)
         elif found := _SPEAKER.match(text):
-            speaker = found["actor"] or found["host"]
+            speaker = next(value for value in found.groups() if value is not None)
         elif not (found := _STAMP.match(text)):
             break
         text = text[found.end() :]

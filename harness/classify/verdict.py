@@ -5,13 +5,14 @@ Nothing decisive is `unknown`, never a guess."""
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.classify import memory, outside
 from harness.classify.collectives import Lag, find_lag
 from harness.classify.evidence import JobEvidence
 from harness.classify.findings import Finding, Tier, find, find_unfinished
-from harness.classify.lines import BACK_OFF, FINISHED, GOES_ON, GRAD_NORM, LOSS, METRICS
+from harness.classify.lines import BACK_OFF, FINISHED, GOES_ON, GRAD_NORM, LOSS
 from harness.journal import RankJournal
 from harness.record import Evidence, Kind, Secondary, Verdict
 
@@ -24,6 +25,7 @@ SECONDARY_LISTED = 20
 HALVED = re.compile(r"No executable batch size found")
 # A rank that waited in vain.
 WAITED = re.compile(r"[Tt]imed? ?out|watchdog got stuck|Heartbeat monitor")
+WATCHDOG = re.compile(r"[Ww]atchdog (?:caught collective operation timeout|got stuck)|Heartbeat monitor timed out")
 
 
 def judge(evidence: JobEvidence) -> Verdict:
@@ -32,10 +34,10 @@ def judge(evidence: JobEvidence) -> Verdict:
     lag = find_lag(evidence)
     verdict = (
         _judge_success(evidence)
-        or _judge_outside(evidence, findings)
+        or _judge_outside(evidence, findings, lag)
         or _judge_supervisor(evidence, findings)
         or _judge_findings(evidence, findings, (Tier.CAUSE, Tier.UNKNOWN), lag)
-        or _judge_deadline(evidence)
+        or _judge_deadline(evidence, findings, lag)
         or _judge_asked(evidence)
         or _judge_silent_death(evidence, findings)
         or _judge_findings(evidence, findings, (Tier.HANDLED,), lag)
@@ -82,12 +84,12 @@ def _judge_logged_loss(evidence: JobEvidence) -> Verdict | None:
     if any(rank.of("step") for rank in evidence.ranks):
         return None
     for log in evidence.logs:
-        metrics = [line for line in log.tail if METRICS.search(line.text)]
+        metrics = [line for line in log.tail if LOSS.search(line.text) or GRAD_NORM.search(line.text)]
         bad = 0
         for line in reversed(metrics):
             loss, norm = LOSS.search(line.text), GRAD_NORM.search(line.text)
-            lost = loss is not None and not _is_number(loss[1])
-            if not lost and not (norm is not None and not _is_number(norm[1])):
+            lost = loss is not None and not _is_number(loss[2])
+            if not lost and not (norm is not None and not _is_number(norm[2])):
                 break
             bad += 1
         if bad and (bad == len(metrics) or bad >= 3):
@@ -101,16 +103,18 @@ def _judge_logged_loss(evidence: JobEvidence) -> Verdict | None:
 
 
 def _is_number(text: str) -> bool:
-    return text not in ("nan", "inf", "-inf")
+    return text.lower().lstrip("-") not in ("nan", "inf", "infinity")
 
 
-def _judge_outside(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
+def _judge_outside(evidence: JobEvidence, findings: Sequence[Finding], lag: Lag | None) -> Verdict | None:
     """What the kernel, the cgroup's counter and the scheduler say."""
     killed = _killed(evidence)
     kill = outside.memory_kill(evidence)
     plain = [finding for finding in findings if finding.tier is Tier.CAUSE]
     worker = next((f for f in findings if f.kind is Kind.KILLED and "killed by signal" in f.message), None)
-    if kill is not None and (killed is not None or worker is not None or (kill.certain and not plain)):
+    if kill is not None and (
+        killed is not None or worker is not None or (kill.certain and not plain) or _only_lost_peers(findings)
+    ):
         rank = kill.rank if kill.rank is not None else killed[0] if killed else worker.rank if worker else None
         said = kill.text if rank is None else f"rank {rank} was killed: {kill.text}"
         if rank is None and killed is not None and evidence.supervised:
@@ -126,10 +130,24 @@ def _judge_outside(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdic
         cause = next((f for f in findings if f.tier in (Tier.CAUSE, Tier.UNKNOWN) and _before(f, first)), None)
         if cause is not None:
             return _verdict(evidence, cause)
+        if any(_is_watchdog(f) and _before(f, first) for f in findings):
+            return _judge_findings(evidence, findings, (Tier.COLLECTIVE,), lag)
         waiting = _judge_back_off(evidence, f"; {first.text}")
         if waiting is not None:
             return waiting
+    if first.kind is Kind.HOST_OOM and first.rank is None:
+        first = replace(first, rank=outside.task_out_of_memory(evidence))
     return _verdict(evidence, first)
+
+
+def _only_lost_peers(findings: Sequence[Finding]) -> bool:
+    """A process is gone without a word of its own, and its launcher did not come to name the signal."""
+    return bool(findings) and all(finding.tier is Tier.CONSEQUENCE for finding in findings)
+
+
+def _is_watchdog(finding: Finding) -> bool:
+    """A collective's own time-out: a program that waits for others prints it before somebody ends it."""
+    return finding.tier is Tier.COLLECTIVE and WATCHDOG.search(finding.message) is not None
 
 
 def _before(finding: Finding, other: Finding) -> bool:
@@ -283,10 +301,12 @@ def _judge_silent_death(evidence: JobEvidence, findings: Sequence[Finding]) -> V
     return None
 
 
-def _judge_deadline(evidence: JobEvidence) -> Verdict | None:
+def _judge_deadline(evidence: JobEvidence, findings: Sequence[Finding], lag: Lag | None) -> Verdict | None:
     """`timeout` ended the program: what it was waiting for at its end says why."""
     if evidence.supervised or _exit_code(evidence) != TIMED_OUT:
         return None
+    if any(_is_watchdog(finding) for finding in findings):
+        return _judge_findings(evidence, findings, (Tier.COLLECTIVE,), lag)
     return _judge_back_off(evidence, "; ended by a time limit (exit code 124)") or _at(
         evidence, None, Kind.TIMEOUT, "ended by a time limit (exit code 124 of timeout)"
     )
@@ -332,7 +352,7 @@ def _judge_exit(evidence: JobEvidence) -> Verdict:
     silent = sorted(rank for rank, rank_code in evidence.rank_exits.items() if rank_code > 0)
     if silent:
         said = f"rank {silent[0]} ended with exit code {evidence.rank_exits[silent[0]]} and no exception was seen"
-        return _at(evidence, silent[0], Kind.UNKNOWN, said)
+        return _at(evidence, silent[0] if len(silent) == 1 else None, Kind.UNKNOWN, said)
     if evidence.end is None:
         return _at(evidence, None, Kind.UNKNOWN, "nothing in the log says that or why it failed")
     return _at(evidence, None, Kind.UNKNOWN, f"exit code {code} and no exception was seen")

@@ -72,17 +72,18 @@ _GPU_MEMORY = (
     _row("gpu_oom", "torch 1.12-2.13, Apple", pattern=r"MPS backend out of memory", transient=False),
     _row(
         "gpu_oom",
-        "SYCL runtime of torch's XPU builds",
-        pattern=r"(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_DEVICE_MEMORY",
+        "SYCL runtime of torch's XPU builds, Level Zero (oneCCL)",
+        pattern=r"(?:UR|PI|ZE)_(?:RESULT_)?ERROR_OUT_OF_DEVICE_MEMORY",
         transient=False,
     ),
+    _row("gpu_oom", "XLA (torch_xla, JAX)", pattern=r"RESOURCE_EXHAUSTED: .*[Oo]ut of memory", transient=False),
     _row("gpu_oom", "Habana bridge", pattern=r"PT_DEVMEM Allocation failed for size::", transient=False),
     # cudaErrorMemoryAllocation outside the caching allocator: RuntimeError, from 2.8 on torch.AcceleratorError.
     _row(
         "gpu_oom",
         "torch 1.x-2.13 (CUDAException.cpp)",
         pattern=r"(?:CUDA|HIP)(?: driver)? error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
-        r"|CUDA_ERROR_OUT_OF_MEMORY",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cuda runtime error \(2\) ?: ",
         transient=False,
     ),
     _row("gpu_oom", "cuBLAS, cuDNN, hipBLAS", pattern=r"(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED", transient=False),
@@ -146,6 +147,7 @@ _WORKERS = (
 
 _DISK = (
     _row("disk_full", "Linux: ENOSPC, EDQUOT, EFBIG; Python and Rust", pattern=NO_SPACE, transient=False),
+    _row("disk_full", "datasets 1.x-5.x (builder.py)", pattern=r"^Not enough disk space\. Needed: ", transient=False),
     # torch's zip writer says so of any write error.
     _row(
         "disk_full",
@@ -166,6 +168,20 @@ _NAN = (
         "nan_loss",
         "the idiom of training loops (detr, mae, timm)",
         pattern=r"(?i)\bloss is (?:nan|inf|-inf|not finite|non-finite)\b|\b(?:nan|non-finite) loss\b",
+        transient=False,
+    ),
+    _row(
+        "nan_loss",
+        "torch 1.x-2.13 (distributions): the values follow on lines of their own",
+        pattern=r"to satisfy the constraint [\s\S]*but found invalid values:\s*tensor\([^)]*\bnan\b",
+        transient=False,
+    ),
+    _row(
+        "nan_loss",
+        "Megatron-LM (rerun_state_machine.py, param_and_grad_buffer.py), Lightning 1.x-2.x",
+        pattern=r"\bfound (?:NaN|Inf) in (?:local|the) "
+        r"|The loss returned in `training_step` is (?:tensor\()?-?(?:nan|inf)"
+        r"|Detected nan and/or inf values in `",
         transient=False,
     ),
     _row("nan_loss", "CPython, fairseq", "FloatingPointError", transient=False),
@@ -197,7 +213,8 @@ _CUDA = (
         pattern=r"device-side assert triggered|no kernel image is available|driver version is insufficient"
         r"|NVIDIA driver on your system is too old|Found no NVIDIA driver on your system"
         r"|Driver/library version mismatch|Error 80[34]\b|system has unsupported display driver"
-        r"|forward compatibility was attempted|too many resources requested for launch|hipErrorNoBinaryForGpu",
+        r"|forward compatibility was attempted|too many resources requested for launch|hipErrorNoBinaryForGpu"
+        r"|(?:CUDA|HIP) error: (?:invalid device function|peer access is not supported)",
         transient=False,
     ),
     _row(
@@ -214,8 +231,19 @@ _CUDA = (
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS)_STATUS_|\bcuDNN error: |No CUDA GPUs are available"
         r"|no CUDA-capable device|CUDA unknown error|Unexpected error from cudaGetDeviceCount",
     ),
+    # After the row of memory: a lost device, or resources that may be memory and may be anything.
+    _row(
+        "cuda_error",
+        "SYCL runtime of torch's XPU builds, Level Zero",
+        pattern=r"level_zero backend failed with error: "
+        r"|(?:UR|PI|ZE)_(?:RESULT_)?ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES)",
+    ),
     # After the rows of memory: the text also stands in what NCCL's watchdog says.
-    _row("cuda_error", "torch 1.x-2.13 (CUDAException.cpp)", pattern=r"(?:CUDA|HIP)(?: driver)? error: "),
+    _row(
+        "cuda_error",
+        "torch 1.x-2.13 (CUDAException.cpp), before 1.11 also THC",
+        pattern=r"(?:CUDA|HIP)(?: driver)? error: |cuda runtime error \(\d+\) ?: ",
+    ),
 )
 
 _COLLECTIVES = (
@@ -230,8 +258,9 @@ _COLLECTIVES = (
     _row("nccl", "NCCL 2.x (ibvwrap.cc)", pattern=r"Call to ibv_\w+ failed.*Cannot allocate memory", transient=False),
     _row(
         "nccl",
-        "NCCL 2.x (net_ib.cc; status by name from 2.28 on)",
-        pattern=r"NET/IB ?: Got completion from peer .* with (?:error|status=)|IBV_WC_\w+_ERR|Call to ibv_\w+ failed"
+        "NCCL 2.x (net_ib.cc; no peer before 2.10, status by name from 2.28 on)",
+        pattern=r"NET/IB ?: Got completion (?:from peer .* )?with (?:error|status=)|IBV_WC_\w+_ERR"
+        r"|Call to ibv_\w+ failed"
         r"|NET/IB ?: .*Got async event : (?:local )?(?:port error|GID table change|device fatal|QP)",
         transient=True,
     ),
@@ -264,19 +293,26 @@ _COLLECTIVES = (
         pattern=r"gloo/transport|Gloo connectFullMesh failed|Timed out waiting \d+ms for (?:recv|send) operation"
         r"|failed to pass monitoredBarrier",
     ),
+    # RuntimeError before 2.0; "retreiving" before 2.1.
+    _row("nccl", "torch 1.x-2.13 (ProcessGroupNCCL.cpp)", pattern=r"is setting up NCCL communicator and retr"),
     _row("nccl", "torch 2.0+", "torch.distributed.DistBackendError"),
 )
 
 _RENDEZVOUS = (
     _row("user_error", "torch 1.x-2.13", pattern=r"environment variable \w+ expected, but not set", transient=False),
     _row("rendezvous", "torch 2.x: another service answers", pattern=r"Ping failed, invalid value", transient=False),
-    _row("rendezvous", "torch 2.x (TCPStore.cpp): a key never came", pattern=r"wait timeout after \d+ms, keys:"),
+    _row(
+        "rendezvous",
+        "torch 2.x, 1.x (TCPStore.cpp, Utils.hpp): a key never came",
+        *RUNTIME,
+        pattern=r"wait timeout after \d+ms, keys:|^Socket Timeout\b",
+    ),
     _row(
         "rendezvous",
         "torch 1.x-2.13 (socket.cpp, TCPStore.cpp, distributed_c10d.py)",
         pattern=r"EADDRINUSE|[Aa]ddress already in use|failed to listen on any local network address"
         r"|client socket has (?:timed out|failed)|seconds waiting for clients\. \d+/\d+ clients joined"
-        r"|store[- ]based barrier",
+        r"|store[- ]based barrier|^connect\(\) timed out\. Original timeout was",
         transient=True,
     ),
     _row(
@@ -310,7 +346,13 @@ _NETWORK = (
         "huggingface_hub.errors.StrictDataclassError",
         transient=False,
     ),
-    _row("user_error", "transformers 4.x-5.x", pattern=r"Repo id must be in the form", transient=False),
+    _row(
+        "user_error",
+        "transformers 4.x-5.x: of a local folder, though it names the hub",
+        pattern=r"Repo id must be in the form|Incorrect path_or_model_id"
+        r"|^\.{0,2}/\S* does not appear to have a file named",
+        transient=False,
+    ),
     _row(
         "network",
         f"{HUB}, datasets 2.x-5.x, transformers 4.x-5.x",
@@ -319,17 +361,18 @@ _NETWORK = (
     ),
     _row(
         "network",
-        "requests, httpx, huggingface_hub: status line",
+        "requests, httpx, urllib, aiohttp, huggingface_hub, datasets 1.x-2.x: status line",
         pattern=r"\b(?:429 (?:Client Error: )?Too Many Requests|5\d\d (?:Server Error"
-        r"|Service (?:Temporarily )?Unavailable|Internal Server Error|Bad Gateway|Gateway Time-?out)|429 Client Error)",
+        r"|Service (?:Temporarily )?Unavailable|Internal Server Error|Bad Gateway|Gateway Time-?out)|429 Client Error"
+        r"|HTTP Error (?:429|5\d\d): |(?:429|5\d\d), message=')|\(error (?:429|5\d\d)\)$",
         transient=True,
     ),
     _row(
         "network",
-        "requests, httpx, huggingface_hub: status line",
+        "requests, httpx, urllib, aiohttp, huggingface_hub, datasets 1.x-2.x: status line",
         pattern=r"\b(?:40[134] Client Error|401 Unauthorized|403 Forbidden|404 Not Found)"
-        r"|is not a valid model identifier listed on|does not appear to have a file named .*[Cc]heckout 'https?:"
-        r"|doesn't exist on the Hub or cannot be accessed",
+        r"|\bHTTP Error 40[134]: |\b40[134], message='|\(error 40[134]\)$|is not a valid model identifier listed on"
+        r"|does not appear to have a file named .*[Cc]heckout 'https?:|doesn't exist on the Hub or cannot be accessed",
         transient=False,
     ),
     _row(
@@ -343,6 +386,13 @@ _NETWORK = (
         "huggingface_hub.errors.DisabledRepoError",
         "huggingface_hub.utils.RepositoryNotFoundError",
         transient=False,
+    ),
+    _row("network", "OpenSSL: a setting", pattern=r"CERTIFICATE_VERIFY_FAILED", transient=False),
+    _row(
+        "network",
+        "hf_xet 1.x, hf_transfer 0.1: what transfers huggingface_hub's large files",
+        pattern=r"CAS service error|ReqwestMiddleware Error|An error occurred while downloading using `hf_transfer`",
+        transient=True,
     ),
     _row(
         "network",
@@ -362,7 +412,7 @@ _NETWORK = (
     _row("network", "transformers 4.x-5.x", pattern=r"[Ww]e couldn't connect to '|Couldn't reach '.*' on the Hub"),
     _row(
         "network",
-        "requests, httpx (also as httpx2): no answer",
+        "requests, httpx (also as httpx2), aiohttp, botocore: no answer",
         "requests.exceptions.ConnectionError",
         "requests.exceptions.ConnectTimeout",
         "requests.exceptions.ReadTimeout",
@@ -389,6 +439,10 @@ _NETWORK = (
         "httpcore.ConnectError",
         "socket.gaierror",
         "aiohttp.client_exceptions.ClientConnectorError",
+        "botocore.exceptions.ConnectTimeoutError",
+        "botocore.exceptions.ConnectionClosedError",
+        "botocore.exceptions.EndpointConnectionError",
+        "botocore.exceptions.ReadTimeoutError",
         transient=True,
     ),
     _row(
@@ -403,8 +457,16 @@ _NETWORK = (
         "httpx2.HTTPError",
         "httpx.HTTPStatusError",
         "httpx2.HTTPStatusError",
+        "urllib.error.HTTPError",
+        "aiohttp.client_exceptions.ClientResponseError",
         "ConnectionError",
+    ),
+    _row(
+        "network",
+        "CPython: of a socket",
         "TimeoutError",
+        pattern=r"^timed out|operation timed out|\[Errno (?:60|110)\]|[Cc]onnect",
+        transient=True,
     ),
 )
 
@@ -439,16 +501,17 @@ ANY_MISTAKE = _row(
     "NotADirectoryError",
     "FileExistsError",
     "PermissionError",
+    "datasets.exceptions.DatasetGenerationError",  # wraps whatever was raised, and says nothing of it
     transient=False,
 )
 
 _USER = (
-    _row("timeout", "CPython", "subprocess.TimeoutExpired"),
+    _row("timeout", "CPython", "subprocess.TimeoutExpired", "TimeoutError"),
     _row("user_error", "CPython: python -m, a folder as program", "runpy._Error", transient=False),
     ANY_MISTAKE,
     _row(
         "user_error",
-        "json, pickle, zipfile, PyYAML, pydantic, Hydra, peft, safetensors, pyarrow: by their own types",
+        "json, pickle, zipfile, PyYAML, pydantic, Hydra 1.x, OmegaConf 2.x, peft, DeepSpeed, Lightning: by their types",
         "json.decoder.JSONDecodeError",
         "_pickle.UnpicklingError",
         "pickle.UnpicklingError",
@@ -458,8 +521,20 @@ _USER = (
         "pydantic_core._pydantic_core.ValidationError",
         "pydantic.error_wrappers.ValidationError",
         "argparse.ArgumentError",
+        "hydra.errors.ConfigCompositionException",
+        "hydra.errors.InstantiationException",
+        "hydra.errors.MissingConfigException",
+        "hydra.errors.OverrideParseException",
+        "omegaconf.errors.ConfigAttributeError",
+        "omegaconf.errors.ConfigKeyError",
+        "omegaconf.errors.MissingMandatoryValue",
+        "omegaconf.errors.ValidationError",
         "peft.utils.error.NoMatchingPeftModuleError",
-        "datasets.exceptions.DatasetGenerationError",
+        "deepspeed.ops.op_builder.builder.CUDAMismatchException",
+        "deepspeed.ops.op_builder.builder.MissingCUDAException",
+        "lightning.fabric.utilities.exceptions.MisconfigurationException",
+        "lightning_fabric.utilities.exceptions.MisconfigurationException",
+        "pytorch_lightning.utilities.exceptions.MisconfigurationException",
         "datasets.exceptions.DatasetNotFoundError",
         "datasets.exceptions.DataFilesNotFoundError",
         "datasets.table.CastError",
@@ -479,7 +554,9 @@ _USER = (
         r"|failed finding central directory|invalid magic number|Expected all tensors to be on the same device"
         r"|expected scalar type|does not require grad and does not have a grad_fn|backward through the graph a second"
         r"|Cannot re-initialize CUDA in forked subprocess|unexpected keyword argument|Given groups="
-        r"|Default process group has not been initialized|view size is not compatible|Expected input batch_size",
+        r"|Default process group has not been initialized|view size is not compatible|Expected input batch_size"
+        r"|\bnot implemented for '\w+'|unexpected EOF, expected \d+ more bytes"
+        r"|Error building extension '|CUDA_HOME environment variable is not set",
         transient=False,
     ),
 )

@@ -226,7 +226,7 @@ LINES: list[tuple[str, str, int | None, str, bool | None, int | None]] = [
     ("bus", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n\0",
      1, "host_oom", None, None),
     ("slurm-oom", ("slurmstepd: error: Detected 1 oom_kill event in StepId=9.0. Some of the step tasks have been OOM Killed.\n"
-     "srun: error: node-0: task 1: Out Of Memory\n"), 1, "host_oom", False, None),
+     "srun: error: node-0: task 1: Out Of Memory\n"), 1, "host_oom", False, 1),
     ("slurm-oom-old", "slurmstepd: error: Detected 2 oom-kill event(s) in StepId=9.batch cgroup.\n", 1, "host_oom", False, None),
     ("slurm-preempt", "slurmstepd: error: *** JOB 3 ON node-0 CANCELLED AT 2021-03-15T18:00:46 DUE TO PREEMPTION ***\n", 143,
      "killed", True, None),
