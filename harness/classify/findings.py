@@ -293,10 +293,10 @@ def _finding(
     transient: bool | None,
 ) -> Finding:
     kind = Kind(row.kind) if row else Kind.UNKNOWN
-    if row is None:
-        tier = Tier.UNKNOWN
-    elif row.consequence:
+    if row is not None and row.consequence:
         tier = Tier.CONSEQUENCE
+    elif kind is Kind.UNKNOWN:
+        tier = Tier.UNKNOWN
     else:
         tier = Tier.COLLECTIVE if kind in COLLECTIVES else Tier.CAUSE
     return Finding(rank, kind, tier, transient, name, message, file, line)
@@ -332,8 +332,8 @@ def _row_of(
 
 
 def _vague(row: Signature) -> bool:
-    """A writer that failed: why stands behind it, where it stands at all."""
-    return row.kind == Kind.DISK_FULL and row.transient is None
+    """A writer that failed, a process that was lost: why stands behind it, where it stands at all."""
+    return row.kind == Kind.UNKNOWN or (row.kind == Kind.DISK_FULL and row.transient is None)
 
 
 def _transient(row: Signature | None, links: Sequence[tuple[str, str]], frames: Sequence[str]) -> bool | None:

@@ -46,7 +46,7 @@ def memory_kill(evidence: JobEvidence) -> Outside | None:
     """The kernel killed a process of the job for memory."""
     count = (evidence.end or {}).get("oom_kill")
     ranks = _ranks_by_pid(evidence)
-    constraint = None
+    constraint, kills = None, []
     for line in _kernel(evidence):
         if named := KERNEL_CONSTRAINT.search(line.text):
             constraint = named[1]
@@ -57,9 +57,10 @@ def memory_kill(evidence: JobEvidence) -> Outside | None:
             whole_machine = found[2] is not None and constraint != "CONSTRAINT_MEMCG"
             where = "the machine was out of memory" if whole_machine else "its control group was out of memory"
             fact = Evidence(file=line.file, line=line.line or None, text=line.text[:400])
-            return Outside(
-                f"{where}: kernel killed process {pid}", None if whole_machine else False, (fact,), ranks.get(pid)
-            )
+            said = f"{where}: kernel killed process {pid}"
+            kills.append(Outside(said, None if whole_machine else False, (fact,), ranks.get(pid)))
+    if kills:
+        return next((kill for kill in kills if kill.rank is not None), kills[0])
     if isinstance(count, int) and count > 0:
         said = f"the control group counts {count} kills for want of memory"
         return Outside(said, False, (), certain=False)

@@ -14,6 +14,7 @@ from harness.classify.evidence import JobEvidence
 from harness.classify.findings import Finding, Tier, find, find_unfinished
 from harness.classify.lines import BACK_OFF, FINISHED, GOES_ON, GRAD_NORM, LOSS
 from harness.journal import RankJournal
+from harness.probe.signatures import match
 from harness.record import Evidence, Kind, Secondary, Verdict
 
 # SIGABRT last: a rank whose watchdog aborts it is often a victim.
@@ -23,6 +24,8 @@ TIMED_OUT = 124  # coreutils timeout(1)
 NOT_FOUND = (126, 127)  # a shell: not executable, not found
 SECONDARY_LISTED = 20
 HALVED = re.compile(r"No executable batch size found")
+# A DataLoader's worker (torch 1.x-2.13), as far as the kernel may have done it.
+WORKER_DIED = re.compile(r"is killed by signal: Killed|DataLoader worker .* exited unexpectedly")
 # A rank that waited in vain.
 WAITED = re.compile(r"[Tt]imed? ?out|watchdog got stuck|Heartbeat monitor")
 WATCHDOG = re.compile(r"[Ww]atchdog (?:caught collective operation timeout|got stuck)|Heartbeat monitor timed out")
@@ -111,12 +114,13 @@ def _judge_outside(evidence: JobEvidence, findings: Sequence[Finding], lag: Lag 
     killed = _killed(evidence)
     kill = outside.memory_kill(evidence)
     plain = [finding for finding in findings if finding.tier is Tier.CAUSE]
-    worker = next((f for f in findings if f.kind is Kind.KILLED and "killed by signal" in f.message), None)
+    worker = next((f for f in findings if WORKER_DIED.search(f.message)), None)
     if kill is not None and (
         killed is not None or worker is not None or (kill.certain and not plain) or _only_lost_peers(findings)
     ):
         rank = kill.rank if kill.rank is not None else killed[0] if killed else worker.rank if worker else None
-        said = kill.text if rank is None else f"rank {rank} was killed: {kill.text}"
+        who = "rank" if kill.rank is not None or killed is not None else "a DataLoader worker of rank"
+        said = kill.text if rank is None else f"{who} {rank} was killed: {kill.text}"
         if rank is None and killed is not None and evidence.supervised:
             said = f"the launcher was killed: {kill.text}"
         return _at(evidence, rank, Kind.HOST_OOM, said, transient=kill.transient, facts=kill.facts)
@@ -183,6 +187,7 @@ def _judge_supervisor(evidence: JobEvidence, findings: Sequence[Finding]) -> Ver
         "supervisor_died": str(end.get("error") or "the supervisor was killed"),
     }
     transient = ENDED_FROM_OUTSIDE.get(str(end.get("signal")))
+    rank = rank if evidence.world_size == 1 else None  # none of several is the reason
     return _at(evidence, rank, Kind.KILLED, told[why] + where, transient=transient)
 
 
@@ -284,17 +289,23 @@ def _judge_silent_death(evidence: JobEvidence, findings: Sequence[Finding]) -> V
         return _at(
             evidence, rank, Kind.CRASH, f"{who} died of {signal.Signals(number).name}", transient=transient, facts=facts
         )
+    return _judge_ended_rank(evidence, findings)
+
+
+def _judge_ended_rank(evidence: JobEvidence, findings: Sequence[Finding]) -> Verdict | None:
+    """SIGTERM or SIGINT ended a process.  Launchers send them, too; ours, torchrun, names those it sent them to."""
     alone = evidence.world_size in (None, 1)
-    for number, transient in ((signal.Signals[name], may_pass) for name, may_pass in ENDED_FROM_OUTSIDE.items()):
-        if alone and any(code == -number and rank in (None, 0) for rank, code in exits):
-            who = "rank 0" if evidence.world_size == 1 else "the program"
-            return _at(
-                evidence,
-                0 if evidence.world_size == 1 else None,
-                Kind.KILLED,
-                f"{who} was ended by {number.name}",
-                transient=transient,
-            )
+    decides = alone or (evidence.supervised and _mute(evidence, findings) is None)
+    for name, transient in ENDED_FROM_OUTSIDE.items():
+        number = signal.Signals[name]
+        ended = [rank for rank, code in _exits(evidence) if code == -number]
+        ranks = [rank for rank in ended if (rank in (None, 0) if alone else rank is not None)]
+        if ranks and decides:
+            rank = 0 if evidence.world_size == 1 else None if alone else ranks[0]
+            who = f"rank {rank}" if rank is not None else "the program"
+            said = f"{who} was ended by {name}"
+            facts = outside.death_lines(evidence, -number)
+            return _at(evidence, rank, Kind.KILLED, said, transient=transient, facts=facts)
     launcher = _launcher_signal(evidence)
     if launcher is not None:
         return _at(evidence, None, Kind.KILLED, f"the launcher of the ranks was ended by {launcher.name}")
@@ -360,8 +371,7 @@ def _judge_exit(evidence: JobEvidence) -> Verdict:
 
 def _judge_mention(evidence: JobEvidence) -> Verdict | None:
     """A program that swallows its exception and prints a word of it as the last it says."""
-    from harness.probe.signatures import match
-
+    candidates = []
     for log in evidence.logs:
         if log.mention is None or _exit_code(evidence) in (None, 0):
             continue
@@ -374,10 +384,10 @@ def _judge_mention(evidence: JobEvidence) -> Verdict | None:
         fact = Evidence(file=log.file, line=line, text=_one_line(text))
         said = memory.told(text) if row.kind == Kind.GPU_OOM else None
         reason = f"the log's last word of an error: {said or text}"
-        return Verdict(
-            kind=Kind(row.kind), reason=_one_line(reason), transient=row.transient, rank=rank, evidence=[fact]
-        )
-    return None
+        kind = Kind(row.kind)
+        verdict = Verdict(kind=kind, reason=_one_line(reason), transient=row.transient, rank=rank, evidence=[fact])
+        candidates.append((row.consequence, kind is Kind.NCCL, verdict))
+    return min(candidates, key=lambda each: each[:2])[2] if candidates else None  # of equals, the lowest rank
 
 
 def _alone_told(finding: Finding, findings: Sequence[Finding]) -> bool:
@@ -515,13 +525,16 @@ def _killed(evidence: JobEvidence) -> tuple[int | None] | None:
 
 
 def _least_far(evidence: JobEvidence) -> tuple[int | None, str]:
-    """The rank that came least far and where it was: `, step 12, steady`."""
+    """The rank that came least far, None where several did, and where it was: `, step 12, steady`."""
     if not evidence.ranks:
         return None, " before any rank had started"
-    rank = min(evidence.ranks, key=lambda r: (len(r.of("step")), r.rank))
+    fewest = min(len(rank.of("step")) for rank in evidence.ranks)
+    least = [rank for rank in evidence.ranks if len(rank.of("step")) == fewest]
+    rank = min(least, key=lambda each: each.rank)
     phase = (rank.last("phase") or {}).get("name", "start")
     steps = rank.of("step")
-    return rank.rank, f", step {steps[-1]['step'] + 1}, {phase}" if steps else f", {phase}"
+    where = f", step {steps[-1]['step'] + 1}, {phase}" if steps else f", {phase}"
+    return (rank.rank if len(least) == 1 else None), where
 
 
 def _at(

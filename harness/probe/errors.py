@@ -4,6 +4,7 @@ No exception object is kept: its frames would keep the tensors alive that a prog
 
 import contextlib
 import os
+import signal
 import threading
 import time
 import traceback
@@ -66,6 +67,8 @@ def message_of(error: BaseException, secrets: Collection[str] = ()) -> str:
     try:
         text = str(error)
     except Exception as fault:  # a target's own __str__ may raise
+        if is_of_handler(fault):
+            raise
         text = f"<{qualified(type(error))} whose text failed with {qualified(type(fault))}>"
     return redact(text[: 2 * MESSAGE_LIMIT], secrets)[:MESSAGE_LIMIT]
 
@@ -111,6 +114,8 @@ def render(error: BaseException, secrets: Collection[str] = ()) -> str:
             part.stack[:] = [frame for frame in part.stack if not is_own(frame.filename)]
         text = "".join(told.format())
     except Exception as fault:
+        if is_of_handler(fault):
+            raise
         text = f"<traceback not readable: {qualified(type(fault))}: {fault}>"
     return redact(text[-2 * TRACEBACK_LIMIT :], secrets)[-TRACEBACK_LIMIT:]
 
@@ -140,6 +145,18 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
         frames.append((code.co_filename, code.co_name))
         trace = trace.tb_next
     return frames
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether a signal's handler raised it: that is the program's, whatever code the handler broke into.
+
+    torch's for SIGCHLD says so of a DataLoader's worker that was killed, and says it once."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:

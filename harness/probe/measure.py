@@ -12,7 +12,17 @@ from typing import Any
 
 from .checksum import combined, tensor_sums
 from .dump import document, first_error, write_dump
-from .errors import PASSING, Record, Sightings, behind_exit, describe, exit_code_of, message_of, qualified
+from .errors import (
+    PASSING,
+    Record,
+    Sightings,
+    behind_exit,
+    describe,
+    exit_code_of,
+    is_of_handler,
+    message_of,
+    qualified,
+)
 from .exhaustion import Exhaustion
 from .journal import JournalFile
 from .layout import JobPaths
@@ -474,7 +484,7 @@ class Meter:
 
 
 class Guard:
-    """Turns an exception of the probe's own code into a `probe_error` event."""
+    """Turns an exception of the probe's own code into a `probe_error` event; what a signal's handler raises passes."""
 
     __slots__ = ("_meter", "_where")
 
@@ -487,7 +497,7 @@ class Guard:
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_of_handler(error):
             return False
         self._meter.fault(self._where, error)
         return True

@@ -143,6 +143,10 @@ _WORKERS = (
         "torch 1.x-2.13 (DataLoader)",
         pattern=r"is killed by signal: (?:Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
     ),
+    # Why stands behind it, where it stands at all.
+    _row(
+        "unknown", "torch 1.x-2.13 (DataLoader)", pattern=r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly"
+    ),
 )
 
 _DISK = (

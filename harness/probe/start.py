@@ -23,6 +23,9 @@ from .redact import redact, secret_arguments, secret_values
 from .target import run_target
 
 PR_SET_PDEATHSIG = 1
+# What a program sees first of a child that was killed; the handler of SIGCHLD, which knows of the signal, runs after.
+BROKEN_PIPE = (ConnectionError, EOFError)
+SIGCHLD_S = 0.2
 STACKS_SIGNAL = 60  # as in harness/watch/stacks.py, whose supervisor sends it
 
 
@@ -46,12 +49,23 @@ def main(argv: Sequence[str]) -> None:
     try:
         run_target(target, arguments, module=module)
     except BaseException as error:
-        _show_without_probe()
-        with meter.guard("left"):
-            meter.left(error)
+        try:
+            _leave(meter, error)
+        except BaseException as later:  # of a signal's handler, which is the program's
+            _leave(meter, later)
+            raise
         raise
     with meter.guard("left"):
         meter.left(None)
+
+
+def _leave(meter: Meter, error: BaseException) -> None:
+    """Note the exception that leaves the program.  Raises what a signal's handler raises meanwhile."""
+    _show_without_probe()
+    if isinstance(error, BROKEN_PIPE):
+        time.sleep(SIGCHLD_S)  # ends at once when a handler raises
+    with meter.guard("left"):
+        meter.left(error)
 
 
 def begin(job: JobPaths, rank: int, target: str, secrets: set[str], *, phase: str) -> Meter:

@@ -99,6 +99,7 @@ class Pod:
     root: Path
     job_dir: Path = field(init=False)
     log: Path = field(init=False)
+    before: Sequence[str] = ()  # of the command: what it is started by
     started: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -132,12 +133,13 @@ class Pod:
             "CUDA_VISIBLE_DEVICES": "",
         }
         process = subprocess.Popen(
-            [*HARNESS, "exec", "--job-dir", str(self.job_dir), *without_aim(arguments), *arguments],
+            [*self.before, *HARNESS, "exec", "--job-dir", str(self.job_dir), *without_aim(arguments), *arguments],
             cwd=self.root,
             env={**clean, **told, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
         )
         self.started.append(process)
         return process

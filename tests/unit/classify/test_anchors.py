@@ -191,6 +191,7 @@ EXCEPTIONS: list[tuple[str, str, bool | None]] = [
     ("subprocess.TimeoutExpired: Command '['x']' timed out after 10 seconds", "timeout", None),
     ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.", "killed", None),
     ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Segmentation fault.", "crash", None),
+    ("RuntimeError: DataLoader worker (pid(s) 9, 10) exited unexpectedly", "unknown", None),
     ("KeyboardInterrupt", "killed", False),
     ("mylib.SomethingOdd: whatever", "unknown", None),
 ]  # fmt: skip
@@ -360,3 +361,11 @@ def test_xids(number: int, kind: str) -> None:
 def test_memory_kills(kernel: str, oom_kill: int, exit_code: int, kind: str, transient: bool | None) -> None:
     verdict = ended("step 1\n", exit_code, kernel_log=kernel, cgroup_oom_kill=oom_kill)
     assert (str(verdict.kind), verdict.transient) == (kind, transient)
+
+
+@pytest.mark.parametrize("said", ["(pid 9) is killed by signal: Killed.", "(pid(s) 9) exited unexpectedly"])
+def test_a_worker_that_was_killed_for_memory(said: str) -> None:
+    log = raised(f"RuntimeError: DataLoader worker {said}")
+    verdict = ended(log, cgroup_oom_kill=1)
+    assert (verdict.kind, verdict.transient) == (Kind.HOST_OOM, False)
+    assert ended(log, cgroup_oom_kill=0).kind is not Kind.HOST_OOM

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.classify.evidence import JobEvidence, exits_of
+from harness.classify.evidence import JobEvidence, KernelLine, exits_of
 from harness.classify.log import scan
 from harness.classify.verdict import judge
 from harness.journal import RankJournal
@@ -150,6 +150,28 @@ def test_what_was_being_handled_counts_only_for_an_exception_nobody_knows(type_n
     assert judge(evidence(BAD, rank(0, error=error(type_name, "boom", chain=chain)))).kind is kind
 
 
+WORKER = "DataLoader worker (pid 9) is killed by signal: Killed. "
+WORKERS = "DataLoader worker (pid(s) 9) exited unexpectedly"
+
+
+@pytest.mark.parametrize(
+    "raised, behind, link, kind, reason",
+    [
+        (("ConnectionResetError", "[Errno 104] Connection reset by peer"), WORKER, "context", Kind.KILLED, WORKER),
+        (("RuntimeError", WORKERS), WORKER, "cause", Kind.KILLED, WORKER),
+        (("RuntimeError", WORKERS), "", "cause", Kind.UNKNOWN, WORKERS),
+    ],
+)
+def test_a_lost_process_and_what_is_behind_it(
+    raised: tuple[str, str], behind: str, link: str, kind: Kind, reason: str
+) -> None:
+    chain = [{"type": "RuntimeError" if behind else "EOFError", "message": behind, "link": link}]
+    lost = error(*raised, chain=chain)
+    verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", PEER, t=10)), rank(1, error=lost)))
+    assert (verdict.kind, verdict.rank) == (kind, 1)
+    assert verdict.reason.endswith(f"RuntimeError: {reason}".strip())
+
+
 TIMED_OUT = "[gloo] Timed out waiting 1800000ms for recv operation to complete"
 
 
@@ -228,10 +250,29 @@ def test_the_silent_rank_is_the_one_that_was_killed() -> None:
     assert judge(replace(silent, rank_exits={0: -15, 1: -11})).kind is Kind.CRASH
 
 
+def test_a_rank_that_was_told_to_end() -> None:
+    told = evidence(BAD, rank(0, error=error("RuntimeError", PEER)), rank(1, step(1)), rank_exits={0: 1, 1: -15})
+    verdict = judge(told)
+    assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.KILLED, 1, True)
+    assert verdict.reason == "rank 1 was ended by SIGTERM"
+    assert judge(replace(told, rank_exits={0: 1, 1: -2})).transient is False
+    assert judge(replace(told, supervised=False)).kind is Kind.NCCL  # another launcher's doing, maybe
+
+
 def test_killed_for_memory_only_where_the_counter_says_so() -> None:
     killed = {"why": "exit", "exit_code": -9, "ended": T0}
     assert judge(evidence(killed | {"oom_kill": 0}, rank(0))).kind is Kind.KILLED
     assert judge(evidence(killed | {"oom_kill": 1}, rank(0))).kind is Kind.HOST_OOM
+
+
+def test_of_the_kernels_kills_that_of_a_rank_counts() -> None:
+    killed = "Memory cgroup out of memory: Killed process {} (python) total-vm:1kB"
+    kernel = [KernelLine(killed.format(pid), "node-0/kernel.log", pid) for pid in (41, 42)]
+    ranks = rank(0, event("start", pid=40)), rank(1, event("start", pid=42))
+    verdict = judge(evidence(BAD | {"oom_kill": 1}, *ranks, rank_exits={0: 1, 1: -9}, kernel=kernel))
+    assert (verdict.kind, verdict.rank) == (Kind.HOST_OOM, 1)
+    assert verdict.reason == "rank 1 was killed: its control group was out of memory: kernel killed process 42"
+    assert verdict.evidence[0].line == 42
 
 
 def test_an_exception_caught_for_good_is_no_verdict() -> None:
@@ -322,6 +363,15 @@ def test_time_limit_says_where_it_struck() -> None:
     assert verdict.reason == "time limit of 60 s reached, step 12, steady"
 
 
+@pytest.mark.parametrize("why, kind", [("time_limit", Kind.TIMEOUT), ("signal", Kind.KILLED)])
+def test_where_several_ranks_stood_when_they_were_ended(why: str, kind: Kind) -> None:
+    end = {"why": why, "signal": "SIGTERM", "exit_code": 1, "ended": T0 + 60}
+    level = judge(evidence(end, rank(0, step(1)), rank(1, step(1))))
+    behind = judge(evidence(end, rank(0, step(1), step(2)), rank(1, step(1))))
+    assert (level.kind, level.rank, behind.rank) == (kind, None, 1 if why == "time_limit" else None)
+    assert level.reason.endswith(", step 2, start")
+
+
 def test_an_error_before_the_time_limit_is_the_cause_of_the_hang() -> None:
     end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}
     before = evidence(end, rank(0), rank(1, error=error("torch.OutOfMemoryError", OOM, t=30)), ending_t=T0 + 50)
@@ -362,6 +412,15 @@ def test_nothing_to_go_on_is_unknown() -> None:
     silent = judge(evidence(BAD, rank(0), rank(1, step(1)), rank_exits={0: -15, 1: 7}))
     assert (silent.kind, silent.rank) == (Kind.UNKNOWN, 1)
     assert "exit code 7" in silent.reason
+
+
+def test_the_last_words_of_several_ranks_that_swallow_their_errors() -> None:
+    nccl = "NCCL error in: ProcessGroupNCCL.cpp:1, remote process exited or there was a network error, ncclRemoteError"
+    told = {"rank-0/stdout.log": f"failed: {nccl}\n", "rank-1/stdout.log": f"failed: {OOM}\n"}
+    logs = [scan(io.BytesIO(text.encode()), name, int(name[5])) for name, text in told.items()]
+    verdict = judge(evidence(BAD, rank(0), rank(1), logs=logs))
+    assert (verdict.kind, verdict.rank) == (Kind.GPU_OOM, 1)
+    assert judge(evidence(BAD, rank(0), rank(1), logs=logs[:1])).kind is Kind.NCCL
 
 
 def test_a_reason_is_one_line() -> None:

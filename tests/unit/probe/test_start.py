@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from harness.probe.layout import JobPaths
 from harness.probe.staging import stage, start_command
 from harness.probe.start import process_started
@@ -65,6 +67,41 @@ def test_a_crash_leaves_a_traceback(tmp_path: Path) -> None:
     assert ended.exit_code == -11
     assert "Fatal Python error: Segmentation fault" in ended.stderr()
     assert not ended.events("end")
+
+
+IN_THE_PROBE = """
+class Slow(Exception):
+    def __str__(self):
+        if not raised:
+            os.kill(os.getpid(), signal.SIGCHLD)
+        return "first"
+
+raise Slow
+"""
+AFTER_A_PIPE = """
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.close(writer)
+    time.sleep(0.05)
+    os._exit(3)
+os.close(writer)
+if not os.read(reader, 1):
+    raise EOFError("first")
+"""
+
+
+@pytest.mark.parametrize("program", [IN_THE_PROBE, AFTER_A_PIPE], ids=["in-the-probe", "after-a-pipe"])
+def test_what_a_handler_of_the_program_raises_while_its_end_is_noted(tmp_path: Path, program: str) -> None:
+    """torch's handler of SIGCHLD tells so why a DataLoader's worker is gone."""
+    handler = "def handler(*_):\n    raised.append(1)\n    raise RuntimeError('second')\n"
+    start = f"import os, signal, time\nraised = []\n{handler}signal.signal(signal.SIGCHLD, handler)\n"
+    (tmp_path / "program.py").write_text(start + program)
+    ended = run(tmp_path / "job", str(tmp_path / "program.py"))
+    error = ended.error()
+    assert error is not None, ended.logs()
+    assert (error["type"], error["message"]) == ("builtins.RuntimeError", "second")
+    assert [(link["message"], link["link"]) for link in error["chain"]] == [("first", "context")]
+    assert (ended.exit_code, ended.one("end")["exit_code"], ended.events("probe_error")) == (1, 1, [])
 
 
 def test_usage(tmp_path: Path) -> None:
