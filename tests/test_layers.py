@@ -8,18 +8,19 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-PURE = {"scenario", "journal", "metrics", "classify", "record", "units", "labels", "exits"}
+PURE = {"scenario", "journal", "metrics", "telemetry", "classify", "record", "units", "labels", "exits"}
 EFFECTS = {"engines", "sampling", "environment", "leases", "forward"}
 # room -> rooms it may import; its own modules always, the standard library always.
 MAY_IMPORT: dict[str, set[str]] = {
     "plugin": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
-    "cli": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
-    "attempt": {*PURE, *EFFECTS, "probe"},
+    "cli": {"attempt", "reports", "doctor", *PURE, *EFFECTS, "probe"},
+    "attempt": {"doctor", *PURE, *EFFECTS, "probe"},
+    "doctor": {*PURE, *EFFECTS, "probe"},
     "reports": {"record", "units", "journal", "metrics", "scenario", "probe"},
     "engines": {*PURE, "probe", "supervise"},
-    "sampling": {*PURE, "probe"},
+    "sampling": {*PURE, "probe", "watch"},
     "environment": {*PURE, "probe"},
-    "leases": {*PURE, "probe", "supervise"},
+    "leases": {*PURE, "probe", "watch"},
     "forward": {"probe"},
     "scenario": {"record", "units", "probe"},
     "labels": {"scenario"},
@@ -27,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"journal", "record", "units", "probe"},
     "classify": {"journal", "record", "units", "probe"},
     "journal": {"probe"},
+    "telemetry": set(),
     "record": {"probe"},
     "units": set(),
     "probe": set(),
