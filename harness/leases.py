@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.supervise import cgroup_chain
+from harness.watch.cgroups import cpu_limit
 
 SHARED_LOCK_DIR = Path("/tmp/tuning-harness")  # the same for all users: who chose another would not see their leases
 
@@ -118,8 +118,8 @@ def lease(
 def cpu_slots(proc: str = "/proc/self") -> tuple[str, ...]:
     """The ids of the CPU slots to lease here: as many as the affinity and the cgroup's quota (rounded up) allow."""
     slots = len(os.sched_getaffinity(0))
-    for quota in _cpu_quotas(proc):
-        slots = min(slots, max(1, math.ceil(quota)))
+    if (limit := cpu_limit(proc)) is not None:
+        slots = min(slots, max(1, math.ceil(limit)))
     return tuple(f"cpu-{number}" for number in range(slots))
 
 
@@ -356,16 +356,3 @@ def _append(journal: Path | None, event: str, what: str, **fields: Any) -> None:
             os.write(fd, line.encode() + b"\n")
         finally:
             os.close(fd)
-
-
-def _cpu_quotas(proc: str) -> Iterator[float]:
-    """CPUs that this process's cgroup and those above it may use at once; cgroup v2's cpu.max, v1's cfs_quota."""
-    version, folders = cgroup_chain("cpu", proc)
-    for folder in folders:
-        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-            if version == 2:
-                quota, period = (folder / "cpu.max").read_text().split()
-            else:
-                quota, period = ((folder / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
-            if quota != "max" and int(quota) > 0:
-                yield int(quota) / int(period)

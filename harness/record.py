@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.telemetry import Telemetry
+
 SCHEMA = 2  # 1: before steady state, FLOPs, memory by rank, flags; still read
 
 
@@ -244,6 +246,7 @@ class Record(Frozen):
     expected: Kind | None = None  # what the scenario expects on the GPUs of the last attempt; None: nothing special
     verdict: Verdict | None = None  # the last attempt's; None while running
     measurements: Measurements | None = None
+    telemetry: Telemetry | None = None  # what the sampler saw of GPUs, host and container; None before schema_version 2
     aim: dict[str, Any] | None = None  # what reached Aim, as the forwarder says; None: nothing was to
     artifacts: dict[str, str] = Field(default_factory=dict)  # name -> path relative to the record's folder
     tail: str = ""  # end of the log of the rank the verdict names, secrets redacted

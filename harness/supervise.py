@@ -26,6 +26,7 @@ if not __package__:  # started by path: sys.path holds the library alone, whose 
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from harness.watch import progress, stacks
+from harness.watch.cgroups import cgroup_chain
 
 SCHEMA = 1
 
@@ -37,7 +38,7 @@ SUPERVISOR_EVENTS: dict[str, dict[str, str]] = {
         "job_id": "the job's id, as in job.json",
         "oom_kill": "the cgroup's count of processes killed for memory so far; null where there is none",
     },
-    "sampler_started": {"pid": "process id of the sampler"},
+    "sampler_started": {"pid": "process id of the sampler; comes again where one died, at most 3 times"},
     "sampler_ended": {"exit_code": "exit code of the sampler, negative for a signal; null when it did not start"},
     "command_started": {"pid": "process id of the command"},
     "command_ended": {"exit_code": "exit code of the command, negative for a signal"},
@@ -67,6 +68,8 @@ SUPERVISOR_EVENTS: dict[str, dict[str, str]] = {
 
 _KILL_WINDOW_S = 10.0  # how long SIGKILL is repeated; what is left then hangs in the kernel
 _SAMPLER_GRACE_S = 5.0
+_SAMPLER_RESTARTS = 3  # of a sampler that dies
+_SAMPLER_PAUSE_S = 1.0  # before the first, twice as long before each next: what kills it may pass
 _POLL_S = 0.05
 _KILLED_LISTED = 200  # pids named in end.json; a fork bomb must not outgrow the reserved file
 _RANKS_LISTED = 40  # the same of the ranks of a hang
@@ -183,6 +186,8 @@ class Supervisor:
         self._parent = os.getppid()
         self._command: subprocess.Popen[bytes] | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
+        self._sampler_restarts = 0
+        self._sampler_due: float | None = None  # when to start one that died anew
         self._stdin_open = True
         self._signals: list[signal.Signals] = []
         self._killed: list[int] = []
@@ -251,6 +256,16 @@ class Supervisor:
         else:
             self._journal.write("sampler_started", pid=self._sampler.pid)
 
+    def _restart_sampler(self) -> None:
+        """Start one that died anew, after a pause and not for ever; it says itself how long nobody wrote."""
+        if self._sampler is None or self._sampler.returncode is None or self._sampler_restarts >= _SAMPLER_RESTARTS:
+            return
+        if self._sampler_due is None:
+            self._sampler_due = time.monotonic() + _SAMPLER_PAUSE_S * 2**self._sampler_restarts
+        elif time.monotonic() >= self._sampler_due:
+            self._sampler_restarts, self._sampler_due = self._sampler_restarts + 1, None
+            self._start_sampler()
+
     def _start_command(self) -> tuple[str | None, int]:
         """Start the command; what is wrong and the exit code to use when it cannot be."""
         try:
@@ -281,6 +296,7 @@ class Supervisor:
                 return "time_limit"
             if self._progress.hangs(time.monotonic()):
                 return "hang"
+            self._restart_sampler()
 
     def _tell_of_ranks(self, why: str) -> None:
         """Before a job that does not end by itself is ended: where its ranks stand, and at a hang which one lags."""
@@ -395,31 +411,6 @@ def descendants(root: int, without: int | None = None, proc: str = "/proc") -> l
                 todo.append(pid)
                 found.append(pid)
     return [pid for pid in found if pid not in zombies]
-
-
-def cgroup_chain(controller: str, proc: str = "/proc/self") -> tuple[int, list[Path]]:
-    """The cgroup version (0: none) that rules `controller`, and this process's folders in it, its own first."""
-    try:
-        lines = Path(proc, "cgroup").read_text().splitlines()
-        memberships = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
-        mounts = [line.split() for line in Path(proc, "mountinfo").read_text().splitlines()]
-    except (OSError, ValueError):
-        return 0, []
-    v1 = next((path for names, path in memberships.items() if controller in names.split(",")), None)
-    path = memberships.get("") if v1 is None else v1
-    if path is None:
-        return 0, []
-    for fields in mounts:
-        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
-        if (kind == "cgroup" and controller in options) if v1 is not None else kind == "cgroup2":
-            base, top = (re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[at]) for at in (4, 3))
-            # In a container the mount may show only a part of the tree, or the path may lie outside of what is mounted.
-            inside = path if top == "/" else path[len(top) :] if path.startswith(top) else "/"
-            own = Path(base, inside.lstrip("/"))
-            if ".." in own.parts or not own.is_dir():
-                own = Path(base)
-            return (2 if v1 is None else 1), [own, *(p for p in own.parents if p.is_relative_to(base))]
-    return 0, []
 
 
 def oom_kills(proc: str = "/proc/self") -> int | None:

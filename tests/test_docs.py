@@ -15,7 +15,7 @@ from harness.metrics.figures import FIGURES
 from harness.metrics.sanity import REPORTED
 from harness.probe.journal import EVENTS
 from harness.record import Kind, Measurements, State
-from harness.sampling.sampler import SAMPLE_FIELDS
+from harness.sampling.sampler import SAMPLE_FIELDS, SYSTEM_EVENTS
 from harness.supervise import SUPERVISOR_EVENTS
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ def rows(heading: str) -> list[tuple[str, str, str]]:
     [
         ("rank-N/events.jsonl", EVENTS),
         ("node-0/supervisor.jsonl", SUPERVISOR_EVENTS),
-        ("node-0/system.jsonl", SAMPLE_FIELDS),
+        ("node-0/system.jsonl", {**SAMPLE_FIELDS, **SYSTEM_EVENTS}),
     ],
 )
 def test_the_tables_of_events(heading: str, table: Mapping[str, Mapping[str, str]]) -> None:

@@ -8,18 +8,33 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-PURE = {"scenario", "journal", "metrics", "classify", "record", "units", "labels", "exits", "flops", "peaks"}
+PURE = {
+    *(
+        "scenario",
+        "journal",
+        "metrics",
+        "telemetry",
+        "classify",
+        "record",
+        "units",
+        "labels",
+        "exits",
+        "flops",
+        "peaks",
+    ),
+}
 EFFECTS = {"engines", "sampling", "environment", "leases", "forward"}
 # room -> rooms it may import; its own modules always, the standard library always.
 MAY_IMPORT: dict[str, set[str]] = {
     "plugin": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
-    "cli": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
-    "attempt": {*PURE, *EFFECTS, "probe"},
+    "cli": {"attempt", "reports", "doctor", *PURE, *EFFECTS, "probe"},
+    "attempt": {"doctor", *PURE, *EFFECTS, "probe"},
+    "doctor": {*PURE, *EFFECTS, "probe"},
     "reports": {"record", "units", "journal", "metrics", "scenario", "probe"},
     "engines": {*PURE, "probe", "supervise"},
-    "sampling": {*PURE, "probe"},
+    "sampling": {*PURE, "probe", "watch"},
     "environment": {*PURE, "probe"},
-    "leases": {*PURE, "probe", "supervise"},
+    "leases": {*PURE, "probe", "watch"},
     "forward": {"probe"},
     "scenario": {"record", "units", "probe"},
     "labels": {"scenario"},
@@ -27,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"journal", "record", "units", "probe", "flops", "peaks"},
     "classify": {"journal", "record", "units", "probe"},
     "journal": {"probe"},
-    "record": {"probe"},
+    "telemetry": set(),
+    "record": {"probe", "telemetry"},
     "units": set(),
     "flops": set(),
     "peaks": set(),

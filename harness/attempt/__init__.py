@@ -6,6 +6,16 @@ from harness.attempt.machine import Machine, missing
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import step_times
 from harness.attempt.run import run_case
-from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, Settings
+from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, SAMPLE_INTERVAL_S, Settings
 
-__all__ = ["GRACE_S", "RETRY_WAIT_S", "Machine", "Outstanding", "Settings", "missing", "run_case", "step_times"]
+__all__ = [
+    "GRACE_S",
+    "RETRY_WAIT_S",
+    "SAMPLE_INTERVAL_S",
+    "Machine",
+    "Outstanding",
+    "Settings",
+    "missing",
+    "run_case",
+    "step_times",
+]

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.machine import Machine
 from harness.attempt.settings import Settings
+from harness.doctor import FREE_DISK_BYTES
 from harness.engines import local
 from harness.environment import Stack
 from harness.leases import Holding
@@ -24,7 +25,6 @@ from harness.scenario import Case, absent, check_training, resolved
 from harness.units import format_bytes
 
 JOB_SCHEMA = 1
-FREE_DISK_BYTES = 256 * 2**20  # logs and journals of a job that saves nothing
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def prepare(
         "hang_after_s": hang_after_s,
         "hang_after_scales": hang_after_scales,
         "grace_s": settings.grace_s,
-        "sampler": sampler.command(paths.system_journal()),
+        "sampler": sampler.command(paths.system_journal(), settings.sample_interval_s, [gpu.uuid for gpu in gpus]),
         "files": {
             "supervisor_journal": str(paths.supervisor_journal()),
             "system_journal": str(paths.system_journal()),

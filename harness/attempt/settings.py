@@ -8,6 +8,7 @@ from harness.attempt.outstanding import Outstanding
 from harness.forward.start import Aim
 
 RETRY_WAIT_S = 10.0  # a rank's port, a switch or a hub needs some time to come back
+SAMPLE_INTERVAL_S = 1.0
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
 
 
@@ -22,6 +23,7 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=dict)
     time_limit_s: float | None = None  # the smaller of this and the scenario's counts
     grace_s: float = GRACE_S
+    sample_interval_s: float = SAMPLE_INTERVAL_S  # of the sampler
     retry_wait_s: float = RETRY_WAIT_S  # before the first retry; longer before later ones
     aim: Aim | None = None  # None: nothing is forwarded to Aim
     output_file: Path | None = None  # absolute: where the program itself writes the dump when training ends

@@ -17,7 +17,7 @@ KERNEL_LINE = re.compile(r"^(\d+(?:\.\d+)?) (.*)$")
 
 @dataclass(frozen=True)
 class KernelLine:
-    """What the kernel said while the job ran."""
+    """What the kernel, or the driver, said while the job ran."""
 
     text: str
     file: str
@@ -58,7 +58,10 @@ def collect(job: JobPaths, *, world_size: int, expects_steps: bool, time_limit_s
         tails=tails_of(logs),
         rank_exits=exits_of(logs),
         logs=logs,
-        kernel=read_kernel(job.kernel_log(), str(job.kernel_log().relative_to(job.root))),
+        kernel=[
+            *read_kernel(job.kernel_log(), str(job.kernel_log().relative_to(job.root))),
+            *read_driver(job.system_journal(), str(job.system_journal().relative_to(job.root))),
+        ],
     )
 
 
@@ -80,6 +83,18 @@ def read_kernel(path: Path, name: str) -> list[KernelLine]:
         return []
     found = [(number, KERNEL_LINE.match(line)) for number, line in enumerate(lines, 1)]
     return [KernelLine(match[2], name, number) for number, match in found if match is not None]
+
+
+def read_driver(path: Path, name: str) -> list[KernelLine]:
+    """What the driver told the sampler of the job's GPUs, in the kernel's words: few may read the kernel's own log."""
+    found = []
+    for number, event in read_events(path):
+        if event["e"] == "xid":
+            found.append(KernelLine(f"NVRM: Xid ({event.get('uuid')}): {event.get('xid')}", name, number))
+        elif event["e"] == "gpu_lost":
+            text = f"{event.get('uuid')} has fallen off the bus, or cannot be reached: {event.get('reason')}"
+            found.append(KernelLine(text, name, number))
+    return found
 
 
 def tails_of(logs: Sequence[Log]) -> dict[str, str]:

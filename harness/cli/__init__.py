@@ -1,10 +1,11 @@
 """The command line beside pytest: `exec` for one program, `summary` for CI, `validate` before a night of benchmarks,
-`diagnose` after one."""
+`doctor` before it for the machine, `diagnose` after one."""
 
 import typer
 
 from harness.cli import execute
 from harness.cli.diagnose import diagnose
+from harness.cli.doctor import doctor
 from harness.cli.summary import summary
 from harness.cli.validate import validate
 
@@ -19,6 +20,7 @@ def harness() -> None:
 # What follows the program's name is the program's, options too.
 app.command("exec", cls=execute.Command, context_settings={"allow_interspersed_args": False})(execute.execute)
 app.command()(diagnose)
+app.command()(doctor)
 app.command()(summary)
 app.command()(validate)
 

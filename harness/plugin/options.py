@@ -13,6 +13,8 @@ import pytest
 from harness.forward.start import Aim, choose
 from harness.reports.policy import XFAIL_KINDS
 
+LEAST_SAMPLE_INTERVAL_S = 0.1
+
 
 @dataclass(frozen=True)
 class Options:
@@ -27,6 +29,7 @@ class Options:
     aim_absent: bool = False  # nothing is forwarded because nobody asked for it and this interpreter has no Aim
     xfail_kinds: tuple[str, ...] = XFAIL_KINDS  # verdicts that are no failures; none with --runxfail
     retry_wait_s: float | None = None  # before the first retry of a case; None: the usual time
+    sample_interval_s: float | None = None  # of the sampler; None: the usual time
 
     @property
     def directory(self) -> Path:
@@ -108,6 +111,12 @@ def add_options(parser: pytest.Parser) -> None:
         type="string",
     )
     parser.addini(
+        "harness_sampler_interval",
+        "Time between two samples of a job's processes, host and GPUs, from 100ms (default: 1s)",
+        default=None,
+        type="string",
+    )
+    parser.addini(
         "harness_progress_interval",
         "Seconds between two progress lines of a running case; 0: none (default: 5 on a terminal, else 60)",
         default=None,
@@ -130,7 +139,8 @@ def read_options(config: pytest.Config) -> Options:
         aim=aim,
         aim_absent=aim is None and not config.getoption("no_aim"),
         xfail_kinds=() if config.getoption("runxfail", False) else _xfail_kinds(config),
-        retry_wait_s=_retry_wait_s(config),
+        retry_wait_s=_seconds(config, "harness_retry_wait"),
+        sample_interval_s=_sample_interval_s(config),
     )
 
 
@@ -152,14 +162,22 @@ def _xfail_kinds(config: pytest.Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _retry_wait_s(config: pytest.Config) -> float | None:
+def _seconds(config: pytest.Config, name: str) -> float | None:
     from harness.units import parse_seconds
 
-    text = config.getini("harness_retry_wait")
+    text = config.getini(name)
     try:
         return None if text is None else parse_seconds(text)
     except ValueError as error:
-        raise pytest.UsageError(f"harness_retry_wait: {error}") from error
+        raise pytest.UsageError(f"{name}: {error}") from error
+
+
+def _sample_interval_s(config: pytest.Config) -> float | None:
+    name = "harness_sampler_interval"
+    seconds = _seconds(config, name)
+    if seconds is not None and seconds < LEAST_SAMPLE_INTERVAL_S:  # drivers renew power every 100 ms
+        raise pytest.UsageError(f"{name}: {seconds:g} s is too short; the least is {LEAST_SAMPLE_INTERVAL_S:g} s")
+    return seconds
 
 
 def _aim(config: pytest.Config, results: Path) -> Aim | None:

@@ -52,7 +52,8 @@ class Companions:
     def _start_sampler(self) -> "subprocess.Popen[bytes] | None":
         journal = self._job.system_journal()
         several = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) > 1
-        command = ["-I", "-S", str(self._package / "sampling" / "__main__.py"), "--out", str(journal)]
+        # With site-packages, where the binding to a driver may lie; on a machine without one no GPU is found.
+        command = ["-I", str(self._package / "sampling" / "__main__.py"), "--out", str(journal), "--visible-gpus"]
         command += ["--root-pid", str(os.getppid() if several else os.getpid()), "--with-root"]
         command += ["--parent", str(os.getpid())]  # told, as it may be gone before the sampler could ask
         if self._forwarder is not None:

@@ -172,6 +172,13 @@ class RankSeries(_Series):
 
 
 @dataclass
+class _SampledGpu:
+    context: dict[str, Any]
+    memory_bytes: int | None = None
+    samples: int = 0
+
+
+@dataclass
 class SystemSeries(_Series):
     """The sampler's figures under the names that Aim gives its own, so that its UI shows them as system metrics.
 
@@ -179,8 +186,17 @@ class SystemSeries(_Series):
 
     _samples: int = 0
     _before: tuple[float, float] | None = None  # (m, cpu_s) of the sample before
+    _gpus: dict[str, "_SampledGpu"] = field(default_factory=dict)  # by UUID
 
     def _points(self, event: Event) -> Iterable[Point]:
+        if event["e"] == "gpu":
+            number = len(self._gpus) if event.get("index") is None else int(event["index"])
+            known = self._gpus.setdefault(event["uuid"], _SampledGpu({"gpu": number}))
+            if event["uuid"].startswith("MIG-"):  # several may share an index
+                known.context["mig"] = event["uuid"]
+            known.memory_bytes = event.get("memory_total_bytes")
+        elif event["e"] == "gpu_sample":
+            yield from self._gpu(event)
         if event["e"] != "sample":
             return
         tree, host = event["tree"], event["host"]
@@ -192,6 +208,17 @@ class SystemSeries(_Series):
         }
         yield from self._made(values, self._samples, float(event["t"]), {})
         self._samples += 1
+
+    def _gpu(self, event: Event) -> Iterable[Point]:
+        gpu = self._gpus[event["uuid"]]
+        values = {
+            "__system__gpu": event.get("utilization_percent"),
+            "__system__gpu_memory_percent": _percent(event.get("memory_used_bytes"), gpu.memory_bytes),
+            "__system__gpu_power_watts": event.get("power_w"),
+            "__system__gpu_temp": event.get("temperature_c"),
+        }
+        yield from self._made(values, gpu.samples, float(event["t"]), gpu.context)
+        gpu.samples += 1
 
     def _cpu_percent(self, m: float, cpu_s: float) -> float | None:
         before, self._before = self._before, (m, cpu_s)

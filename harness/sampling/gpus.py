@@ -59,6 +59,50 @@ def foreign_processes(uuid: str) -> list[int]:
     return sorted({process.pid for process in running})
 
 
+def conditions() -> list[dict[str, Any]]:
+    """Of each GPU of the machine what may disturb a measurement; null where the driver does not tell.
+
+    Fields: index, uuid, name, persistence (kept awake), processes (ids that compute on it), ecc_uncorrected,
+    temperature_c, power_limit_w, power_limit_default_w.  Empty where there is no driver."""
+    try:
+        with _nvml() as nvml:
+            return [_condition(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except _NoNvml:
+        return []
+
+
+def _condition(nvml: Any, index: int) -> dict[str, Any]:
+    def told(read: Callable[[Any], Any]) -> Any:
+        try:
+            return read(nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError:
+            return None
+
+    running = told(nvml.nvmlDeviceGetComputeRunningProcesses)
+    kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    return {
+        "index": index,
+        "uuid": told(nvml.nvmlDeviceGetUUID),
+        "name": told(nvml.nvmlDeviceGetName),
+        "persistence": told(lambda gpu: nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
+        "processes": None if running is None else sorted({process.pid for process in running}),
+        "ecc_uncorrected": told(lambda gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, counter)),
+        "temperature_c": told(lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
+        "power_limit_w": told(lambda gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
+        "power_limit_default_w": told(lambda gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3),
+    }
+
+
+def cuda_of_driver() -> str | None:
+    """The newest CUDA that the driver runs, such as `13.0`; None where there is no driver."""
+    try:
+        with _nvml() as nvml:
+            version = nvml.nvmlSystemGetCudaDriverVersion()
+    except _NoNvml:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def select_visible(wanted: str | None, units: Sequence[tuple[Gpu, str]]) -> tuple[tuple[Gpu, ...], str | None]:
     """What CUDA_VISIBLE_DEVICES=`wanted` leaves of `units` (each with its whole GPU's UUID), and why GPUs are left out.
 

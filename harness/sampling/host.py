@@ -3,11 +3,13 @@
 Raw reads instead of psutil, whose walk of a tree alone would cost more than a whole sample."""
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
+_FD_SIZES = os.path.exists("/proc/self/fd") and os.stat("/proc/self/fd").st_size > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,87 @@ def tree_below(root: int, processes: dict[int, Process], without: Collection[int
         cpu_s=collected + sum(process.cpu_s for process in found),
         threads=sum(process.threads for process in found),
     )
+
+
+def is_below(
+    pid: int, root: int, without: Collection[int], *, with_root: bool = False, proc: str = "/proc"
+) -> bool | None:
+    """Whether a process is of the tree below `root`; None when there is no such process (any more)."""
+    at = pid
+    while at not in without and at > 1:
+        if at == root:
+            return with_root or at != pid
+        try:
+            with open(f"{proc}/{at}/stat", "rb", buffering=0) as file:
+                at = parse_stat(file.read()).parent
+        except OSError:
+            return None
+    return False
+
+
+def count_files(pids: Iterable[int], proc: str = "/proc") -> int | None:
+    """Files that processes have open; None when one that lives does not tell (another user's)."""
+    total = 0
+    for pid in pids:
+        folder = f"{proc}/{pid}/fd"
+        try:
+            # The folder's size is their number since Linux 6.2; before, it is 0, and listing is dear.
+            total += os.stat(folder).st_size if _FD_SIZES else len(os.listdir(folder))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        except OSError:
+            return None
+    return total
+
+
+def read_network(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
+    """Bytes that the network namespace of a process has received and sent, loopback left out; None when not told."""
+    try:
+        with open(f"{proc}/{pid}/net/dev", "rb", buffering=0) as file:
+            lines = file.read().splitlines()[2:]
+        counts = [
+            fields.split() for name, _, fields in (line.partition(b":") for line in lines) if name.strip() != b"lo"
+        ]
+        return sum(int(fields[0]) for fields in counts), sum(int(fields[8]) for fields in counts)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class CpuEnergy:
+    """Joules that the processors have used since this began, by RAPL; most systems let root alone read it."""
+
+    def __init__(self, folder: str = "/sys/class/powercap") -> None:
+        self._joules = 0.0
+        self._ranges: dict[str, int] = {}
+        try:
+            packages = [name for name in os.listdir(folder) if re.fullmatch(r"intel-rapl:\d+", name)]
+            for name in packages:
+                with open(f"{folder}/{name}/max_energy_range_uj") as file:
+                    self._ranges[f"{folder}/{name}/energy_uj"] = int(file.read())
+        except (OSError, ValueError):
+            self._ranges = {}
+        self._before = self._counters()
+
+    def read(self) -> float | None:
+        """Joules so far; None where they may not be read."""
+        before, now = self._before, self._counters()
+        if before is None or now is None:
+            return None
+        for path, count in now.items():
+            # A counter begins anew at its range, after minutes under load.
+            self._joules += (count - before[path]) % (self._ranges[path] + 1) / 1e6
+        self._before = now
+        return round(self._joules, 3)
+
+    def _counters(self) -> dict[str, int] | None:
+        found = {}
+        try:
+            for path in self._ranges:
+                with open(path) as file:
+                    found[path] = int(file.read())
+        except (OSError, ValueError):
+            return None
+        return found or None
 
 
 def read_io(pid: int, proc: str = "/proc") -> tuple[int, int] | None:

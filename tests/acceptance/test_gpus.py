@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.journal import read_events
 from harness.record import read_record
+from harness.telemetry import summarise
 from tests.acceptance.conftest import Bench, properties
 from tests.conftest import FakeNvml
 
@@ -91,6 +93,27 @@ def test_workers_share_the_gpus(make_bench: Callable[[str], Bench], fake_nvml: F
         assert f"GPUS {','.join(lease.gpus)} " in log
         assert set(lease.gpus) <= set(UUIDS)
         assert lease.gpu_names == ["NVIDIA H100 80GB HBM3"] * len(lease.gpus)
+
+
+def test_the_leased_gpus_are_sampled(make_bench: Callable[[str], Bench], fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """Two of eight; whose energy is known, and the rest of the machine's is nobody's business."""
+    script = tmp_path / "gpus.txt"
+    script.write_text("0 * power_mw 200000\n")
+    bench = make_bench(
+        "{name: two, gpus: 2, measure: {steps: none}, trainer: {kind: script, target: ../show_gpus.py, args: ['4']}}"
+    )
+    finish(start(bench, environ_of(fake_nvml, 8, script), "-o", "harness_sampler_interval=100ms"))
+    (path,) = bench.session.glob("*/record.json")
+    lease = read_record(path).attempts[0].lease
+    told = summarise(event for _, event in read_events(path.parent / "attempt-1" / "node-0" / "system.jsonl"))
+    assert [gpu.uuid for gpu in told.gpus] == lease.gpus
+    assert told.interval_s == 0.1
+    for gpu in told.gpus:
+        assert gpu.job is not None
+        assert (gpu.job.power_mean_w, gpu.contended, gpu.reason) == (200.0, False, None)
+        assert gpu.job.energy.counter_j == pytest.approx(200.0 * gpu.job.seconds, rel=0.1)
+    assert told.job.host is not None
+    assert told.job.host.processes_peak is not None
 
 
 def test_two_sessions_at_once_never_overlap(make_bench: Callable[[str], Bench], fake_nvml: FakeNvml) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.record import Kind, Verdict
-from harness.supervise import cgroup_chain
+from harness.watch.cgroups import cgroup_chain
 from tests.acceptance.conftest import Ended, Pod
 
 pytestmark = pytest.mark.slow

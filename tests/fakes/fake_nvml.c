@@ -4,9 +4,12 @@
  * Script: one change a line, "SECONDS GPU KEY VALUE"; GPU is an index or *; a value holds until the next change. The file
  * is read again whenever it changes, so a test can append to it. Time 0 is FAKE_NVML_T0 (epoch seconds) or the first init.
  * Keys: name total_mib used_mib reserved_mib util mem_util power_mw inst_power_mw limit_mw temp sm_mhz mem_mhz reasons
- *       pcie_tx_kbs pcie_rx_kbs procs (pid:mib,pid:mib) xid ecc mig cc (90 = 9.0) arch count
+ *       pcie_tx_kbs pcie_rx_kbs procs (pid:mib,pid:mib) xid ecc mig cc (90 = 9.0) arch count cuda (12080 = 12.8)
  *       mig (1: MIG mode is on) mig_devices (slots of the MIG devices it has, such as 0,2) mig_procs (as procs, on each)
  *       err (nvmlReturn_t of every call on that GPU) err:FUNCTION (of one call) err:nvmlInit_v2 with GPU *
+ *       err:field:N (of one field value) hang:FUNCTION (1: the call waits until the script says 0) mem_temp
+ *       persistence pcie_tx_bytes pcie_rx_bytes pcie_replays nvlink_tx_kib nvlink_rx_kib (the last five count; NVLink's by links: scope -1 sums 2)
+ * Energy and throttled times are exact integrals of the script: reasons 0x4 counts as power, 0x20 as heat.
  * A MIG device answers as its GPU does, but for UUID, name, memory (a seventh) and processes; it refuses utilisation.
  */
 #include <math.h>
@@ -24,8 +27,9 @@ enum { OK, UNINIT, BADARG, NOTSUP, NOPERM, ALREADY, NOTFOUND, SMALL, TIMEOUT = 1
 #define API __attribute__((visibility("default")))
 
 typedef struct { double t; int gpu; char key[64]; char val[192]; } Change;
-static Change *C;
-static int nC, inits;
+typedef struct { Change *c; int n; } Script;
+static Script *S = &(Script){0}; /* replaced whole, never freed: threads read it */
+static int inits;
 static double t0;
 static struct timespec seen;
 static off_t seen_size = -1;
@@ -41,21 +45,24 @@ static void load(void) {
   if (seen_size == st.st_size && !memcmp(&seen, &st.st_mtim, sizeof seen)) return;
   FILE *f = fopen(p, "r");
   if (!f) return;
-  seen = st.st_mtim, seen_size = st.st_size, nC = 0;
+  seen = st.st_mtim, seen_size = st.st_size;
+  Script *fresh = calloc(1, sizeof *fresh);
   char line[400], g[16];
   while (fgets(line, sizeof line, f)) {
     Change c;
     if (sscanf(line, "%lf %15s %63s %191[^\n]", &c.t, g, c.key, c.val) != 4) continue;
     c.gpu = *g == '*' ? -1 : atoi(g);
-    if (nC % 256 == 0) C = realloc(C, (nC + 256) * sizeof *C);
-    C[nC++] = c;
+    if (fresh->n % 256 == 0) fresh->c = realloc(fresh->c, (fresh->n + 256) * sizeof c);
+    fresh->c[fresh->n++] = c;
   }
   fclose(f);
+  S = fresh;
 }
 
 static const char *str_at(int gpu, const char *key, double t, const char *def) {
-  for (int i = 0; i < nC; i++)
-    if (C[i].t <= t && (C[i].gpu == gpu || C[i].gpu < 0) && !strcmp(C[i].key, key)) def = C[i].val;
+  Script *s = S;
+  for (int i = 0; i < s->n; i++)
+    if (s->c[i].t <= t && (s->c[i].gpu == gpu || s->c[i].gpu < 0) && !strcmp(s->c[i].key, key)) def = s->c[i].val;
   return def;
 }
 static const char *str(int gpu, const char *key, const char *def) { load(); return str_at(gpu, key, now(), def); }
@@ -75,6 +82,8 @@ static int check(void *d, const char *fn) {
   int i = gpu_of(d);
   if (!d || i < 0 || i >= count()) return BADARG;
   int e = (int)num(i, "err", 0);
+  snprintf(k, sizeof k, "hang:%s", fn);
+  while (num(i, k, 0)) usleep(10000);
   snprintf(k, sizeof k, "err:%s", fn);
   return e ? e : (int)num(i, k, 0);
 }
@@ -84,17 +93,22 @@ static int check(void *d, const char *fn) {
 static int text(char *out, u32 n, const char *s) { if (strlen(s) + 1 > n) return SMALL; strcpy(out, s); return OK; }
 
 static double power_mw(int g, double t) { return num_at(g, "power_mw", t, 70000); }
-static double energy_mj(int g, double t) { /* exact integral of the step function; starts at 1e6 mJ */
-  double e = 1e6, a = 0;
+static double throttled(int g, double t, u64 bit) { return strtoull(str_at(g, "reasons", t, "1"), NULL, 0) & bit ? 1e9 : 0; }
+static double power_ns(int g, double t) { return throttled(g, t, 0x4); }
+static double heat_ns(int g, double t) { return throttled(g, t, 0x20); }
+static double integral(int g, double t, double (*of)(int, double)) { /* exact: `of` is a step function of the script */
+  double sum = 0, a = 0;
   load();
+  Script *s = S;
   while (a < t) {
     double b = t;
-    for (int i = 0; i < nC; i++) if (C[i].t > a && C[i].t < b) b = C[i].t;
-    e += power_mw(g, a) * (b - a);
+    for (int i = 0; i < s->n; i++) if (s->c[i].t > a && s->c[i].t < b) b = s->c[i].t;
+    sum += of(g, a) * (b - a);
     a = b;
   }
-  return e;
+  return sum;
 }
+static double energy_mj(int g, double t) { return 1e6 + integral(g, t, power_mw); }
 
 API int nvmlInitWithFlags(u32 f) {
   (void)f;
@@ -112,8 +126,8 @@ API const char *nvmlErrorString(int r) {
 }
 API int nvmlSystemGetDriverVersion(char *s, u32 n) { return text(s, n, "580.00.00"); }
 API int nvmlSystemGetNVMLVersion(char *s, u32 n) { return text(s, n, "13.580.00"); }
-API int nvmlSystemGetCudaDriverVersion_v2(int *v) { PUT(v, 13000); }
-API int nvmlSystemGetCudaDriverVersion(int *v) { PUT(v, 13000); }
+API int nvmlSystemGetCudaDriverVersion_v2(int *v) { PUT(v, (int)num(-1, "cuda", 13000)); }
+API int nvmlSystemGetCudaDriverVersion(int *v) { PUT(v, (int)num(-1, "cuda", 13000)); }
 API int nvmlDeviceGetCount_v2(u32 *n) { if (!inits) return UNINIT; PUT(n, (u32)count()); }
 API int nvmlDeviceGetHandleByIndex_v2(u32 i, void **d) {
   if (!inits) return UNINIT;
@@ -203,7 +217,8 @@ API int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, u64 *r) { ENTER(d); P
 API int nvmlDeviceGetPcieThroughput(void *d, int k, u32 *v) { ENTER(d); PUT(v, (u32)num(GPU(d), k ? "pcie_rx_kbs" : "pcie_tx_kbs", 0)); }
 API int nvmlDeviceGetCudaComputeCapability(void *d, int *a, int *b) { ENTER(d); int c = (int)num(GPU(d), "cc", 90); *a = c / 10, *b = c % 10; return OK; }
 API int nvmlDeviceGetArchitecture(void *d, u32 *a) { ENTER(d); PUT(a, (u32)num(GPU(d), "arch", 9)); }
-API int nvmlDeviceGetPersistenceMode(void *d, u32 *v) { ENTER(d); PUT(v, 1); }
+API int nvmlDeviceGetPersistenceMode(void *d, u32 *v) { ENTER(d); PUT(v, (u32)num(GPU(d), "persistence", 1)); }
+API int nvmlDeviceGetPowerManagementDefaultLimit(void *d, u32 *p) { ENTER(d); PUT(p, 700000); }
 API int nvmlDeviceGetComputeMode(void *d, u32 *v) { ENTER(d); PUT(v, 0); }
 API int nvmlDeviceGetPerformanceState(void *d, u32 *v) { ENTER(d); PUT(v, 0); }
 API int nvmlDeviceGetFanSpeed(void *d, u32 *v) { (void)v; ENTER(d); return NOTSUP; }
@@ -250,8 +265,21 @@ typedef struct { u32 field, scope; long long ts, lat; u32 vtype; int ret; union 
 API int nvmlDeviceGetFieldValues(void *d, int n, Field *f) {
   ENTER(d);
   for (int i = 0; i < n; i++) {
-    f[i].ts = (long long)(wall() * 1e6), f[i].lat = 0, f[i].vtype = 1, f[i].ret = OK, f[i].v.u = 0;
-    if (f[i].field == 186) f[i].v.ui = (u32)num(GPU(d), "inst_power_mw", power_mw(GPU(d), now())); /* POWER_INSTANT */
+    char k[32];
+    snprintf(k, sizeof k, "err:field:%u", f[i].field);
+    f[i].ts = (long long)(wall() * 1e6), f[i].lat = 0, f[i].vtype = 1, f[i].v.u = 0;
+    f[i].ret = (int)num(GPU(d), k, 0);
+    double links = f[i].scope == ~0u ? 2 : 1;
+    if (f[i].ret) continue;
+    if (f[i].field == 74 || f[i].field == 75)
+      f[i].vtype = 3, f[i].v.u = (u64)integral(GPU(d), now(), f[i].field == 74 ? power_ns : heat_ns);
+    else if (f[i].field == 82) f[i].v.ui = (u32)num(GPU(d), "mem_temp", 40);
+    else if (f[i].field == 94) f[i].v.ui = (u32)num(GPU(d), "pcie_replays", 0);
+    else if (f[i].field == 138 || f[i].field == 139)
+      f[i].vtype = 3, f[i].v.u = (u64)(links * num(GPU(d), f[i].field == 138 ? "nvlink_tx_kib" : "nvlink_rx_kib", 0));
+    else if (f[i].field == 197 || f[i].field == 198)
+      f[i].vtype = 3, f[i].v.u = (u64)num(GPU(d), f[i].field == 197 ? "pcie_tx_bytes" : "pcie_rx_bytes", 0);
+    else if (f[i].field == 186) f[i].v.ui = (u32)num(GPU(d), "inst_power_mw", power_mw(GPU(d), now())); /* POWER_INSTANT */
     else if (f[i].field == 185) f[i].v.ui = (u32)power_mw(GPU(d), now());                          /* POWER_AVERAGE */
     else if (f[i].field == 83) f[i].vtype = 3, f[i].v.u = (u64)energy_mj(GPU(d), now());           /* TOTAL_ENERGY */
     else f[i].ret = NOTSUP;
@@ -268,12 +296,15 @@ API int nvmlEventSetWait_v2(Set *s, Event *e, u32 ms) {
   for (double end = now() + ms / 1e3;; usleep(5000)) {
     load();
     double t = now();
-    for (int i = 0; i < nC; i++)
-      if (!strcmp(C[i].key, "xid") && C[i].t > s->from && C[i].t <= t && (C[i].gpu < 0 || s->mask >> C[i].gpu & 1)) {
-        *e = (Event){&dev[C[i].gpu < 0 ? 0 : C[i].gpu], 8, (u64)atoll(C[i].val), ~0u, ~0u};
-        s->from = C[i].t;
+    Script *all = S;
+    for (int i = 0; i < all->n; i++) {
+      Change *c = &all->c[i];
+      if (!strcmp(c->key, "xid") && c->t > s->from && c->t <= t && (c->gpu < 0 || s->mask >> c->gpu & 1)) {
+        *e = (Event){&dev[c->gpu < 0 ? 0 : c->gpu], 8, (u64)atoll(c->val), ~0u, ~0u};
+        s->from = c->t;
         return OK;
       }
+    }
     if (t >= end) return TIMEOUT;
   }
 }

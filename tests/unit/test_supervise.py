@@ -252,6 +252,26 @@ def test_the_sampler_frames_the_command_and_is_no_leftover(tmp_path: Path, manne
     assert processes_naming(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_a_sampler_that_dies_is_started_anew(tmp_path: Path) -> None:
+    """It writes how often it was started, and dies at its first two."""
+    count = tmp_path / "count"
+    sampler = f"echo x >> {count}; [ $(wc -l < {count}) -ge 3 ] || kill -KILL $$; exec sleep 600"
+    wait = f"while [ $(cat {count} | wc -l) -lt 3 ]; do sleep 0.05; done"
+    job = make_job(tmp_path, ["sh", "-c", wait], sampler=["sh", "-c", sampler, str(tmp_path)])
+    assert run(job) == 0
+    told = [event["e"].removeprefix("sampler_") for event in events(job) if event["e"].startswith("sampler")]
+    assert told == ["started", "ended"] * 3
+    assert processes_naming(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_sampler_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ["sleep", "15"], sampler=["false"])
+    assert run(job) == 0
+    assert [event["e"] for event in events(job)].count("sampler_started") == 4
+
+
 def test_a_sampler_that_cannot_start_costs_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path, ["true"], sampler=["/no/such/sampler"])
     assert run(job) == 0

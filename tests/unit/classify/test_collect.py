@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.classify import JobEvidence, collect, judge
 from harness.journal import Event
 from harness.probe.layout import JobPaths
@@ -94,6 +96,24 @@ def test_a_wait_for_the_hub_at_the_time_limit(tmp_path: Path) -> None:
     verdict = judge(read(make(tmp_path, {"why": "time_limit", "exit_code": -15}, logs, {0: STEPS[:1]}), 1))
     assert (verdict.kind, verdict.transient) == (Kind.NETWORK, True)
     assert verdict.reason == "waiting to try again after HTTP status 429; time limit of 60 s reached"
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        pytest.param([{"e": "xid", "uuid": "GPU-1", "xid": 79}], "cuda_error", id="xid-of-the-hardware"),
+        pytest.param([{"e": "gpu_lost", "uuid": "GPU-1", "reason": "GPU is lost"}], "cuda_error", id="lost"),
+        pytest.param([{"e": "xid", "uuid": "GPU-1", "xid": 31}], "nccl", id="the-applications-own"),
+    ],
+)
+def test_what_the_driver_told_the_sampler(tmp_path: Path, events: list[dict[str, Any]], kind: str) -> None:
+    lines = "".join(json.dumps({"t": 1.0, "m": 1.0, **event}) + "\n" for event in [{"e": "sample"}, *events])
+    logs = {"rank-0/stderr.log": trace(CLOSED), "node-0/system.jsonl": lines}
+    verdict = judge(read(make(tmp_path, BAD, logs)))
+    assert str(verdict.kind) == kind
+    if kind == "cuda_error":
+        assert (verdict.evidence[0].file, verdict.evidence[0].line) == ("node-0/system.jsonl", 2)
+        assert "GPU-1" in verdict.reason
 
 
 def test_the_kernels_lines(tmp_path: Path) -> None:

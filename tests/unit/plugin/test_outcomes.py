@@ -124,6 +124,7 @@ def test_kinds_may_stand_in_pyproject(bench: Bench) -> None:
         (["--xfail-kinds", ","], "--xfail-kinds: names no kind; choose from user_error, "),
         (["-o", "harness_xfail_kinds=rain"], "harness_xfail_kinds: rain: no kind of bad verdict; choose from "),
         (["-o", "harness_retry_wait=soon"], "harness_retry_wait: 'soon' is no time; write seconds"),
+        (["-o", "harness_sampler_interval=10ms"], "harness_sampler_interval: 0.01 s is too short; the least is 0.1 s"),
     ],
 )
 def test_kinds_that_are_none_are_a_usage_error(bench: Bench, workers: str, arguments: list[str], text: str) -> None:

@@ -75,6 +75,30 @@ def test_the_samplers_figures_have_aims_names() -> None:
     assert "__system__cpu" not in first
 
 
+def test_gpus_have_aims_names() -> None:
+    system = SystemSeries()
+    known = [("GPU-a", 0, 200), ("MIG-b", 1, 100), ("GPU-c", None, None)]
+    for uuid, index, total in known:
+        event = {"e": "gpu", "t": 1.0, "uuid": uuid, "index": index, "memory_total_bytes": total}
+        assert list(system.points(event)) == []
+    read = {"utilization_percent": 97, "memory_used_bytes": 50, "power_w": 400.5, "temperature_c": 61}
+    for uuid, context, memory in [("GPU-a", {"gpu": 0}, 25.0), ("MIG-b", {"gpu": 1, "mig": "MIG-b"}, 50.0)]:
+        for step in range(2):
+            event = {"e": "gpu_sample", "t": 5.0 + step, "uuid": uuid, **read}
+            found = named(system.points(event))
+            assert {name: point.value for name, point in found.items()} == {
+                "__system__gpu": 97.0,
+                "__system__gpu_memory_percent": memory,
+                "__system__gpu_power_watts": 400.5,
+                "__system__gpu_temp": 61.0,
+            }
+            assert {(point.step, point.t) for point in found.values()} == {(step, 5.0 + step)}
+            assert all(point.context == context for point in found.values())
+    nothing = {"e": "gpu_sample", "t": 9.0, "uuid": "GPU-c", **dict.fromkeys(read)}
+    assert list(system.points(nothing)) == []
+    assert list(system.points({**nothing, "uuid": "GPU-never-described"})) == []
+
+
 def test_a_growing_journal(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "events.jsonl")
     assert tail.read() is None

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,54 @@ def test_io(proc: Path) -> None:
     )
     assert host.read_io(11, str(proc)) == (4096, 512)
     assert host.read_io(12, str(proc)) is None
+
+
+@pytest.mark.parametrize(
+    ("pid", "options", "below"),
+    [
+        pytest.param(12, {}, True, id="grandchild"),
+        pytest.param(10, {}, False, id="the-root"),
+        pytest.param(10, {"with_root": True}, True, id="the-root-with-it"),
+        pytest.param(14, {}, False, id="below-what-is-left-out"),
+        pytest.param(20, {}, False, id="elsewhere"),
+        pytest.param(30, {}, None, id="ended"),
+        pytest.param(99, {}, None, id="never-there"),
+    ],
+)
+def test_whether_a_process_is_below(proc: Path, pid: int, options: dict[str, bool], below: bool | None) -> None:
+    assert host.is_below(pid, 10, [13], proc=str(proc), **options) is below
+
+
+def test_open_files() -> None:
+    own = host.count_files([os.getpid()])
+    assert own is not None
+    with open("/dev/null") as one, open("/dev/null") as two:
+        assert host.count_files([os.getpid(), 4194303]) == own + 2, (one, two)
+
+
+def test_network(proc: Path) -> None:
+    (proc / "11" / "net").mkdir()
+    head = "Inter-| Receive | Transmit\n face |bytes packets\n"
+    lines = [f"{name}: {rx} 1 0 0 0 0 0 0 {tx} 1 0 0 0 0 0 0\n" for name, rx, tx in [("lo", 9, 9), ("eth0", 5, 7)]]
+    (proc / "11" / "net" / "dev").write_text("".join([head, *lines, "  eth1:1000 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n"]))
+    assert host.read_network(11, str(proc)) == (1005, 9)
+    assert host.read_network(12, str(proc)) is None
+
+
+def test_energy_of_the_processors(tmp_path: Path) -> None:
+    packages = [tmp_path / f"intel-rapl:{number}" for number in range(2)]
+    for package in [*packages, tmp_path / "intel-rapl:0:0"]:  # the last is a part of a package
+        package.mkdir()
+        (package / "max_energy_range_uj").write_text("999999999\n")
+        (package / "energy_uj").write_text("5000000\n")
+    energy = host.CpuEnergy(str(tmp_path))
+    assert energy.read() == 0.0
+    (packages[0] / "energy_uj").write_text("8000000\n")
+    (packages[1] / "energy_uj").write_text("4000000\n")  # it began anew
+    assert energy.read() == 3.0 + 999.0
+    (packages[1] / "energy_uj").unlink()
+    assert energy.read() is None
+    assert host.CpuEnergy(str(tmp_path / "absent")).read() is None
 
 
 def test_host_figures(proc: Path) -> None:

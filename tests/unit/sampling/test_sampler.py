@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.engines.local import LocalJob
+from harness.journal import read_events
 from harness.sampling import sampler
 from harness.sampling.sampler import SAMPLE_FIELDS
 from tests.unit.jobs import DEADLINE_S, argv_of, events, eventually, make_job, processes_naming, read_end
@@ -49,10 +50,20 @@ def sampled(folder: Path, interval_s: float) -> Iterator["subprocess.Popen[bytes
                 os.kill(pid, signal.SIGKILL)
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def journal(folder: Path) -> list[dict[str, Any]]:
     path = folder / "system.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def journal_of_whole_lines(folder: Path) -> list[dict[str, Any]]:
+    """As a reader sees it that leaves out what is torn."""
+    return [event for _, event in read_events(folder / "system.jsonl")]
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The samples."""
+    return [event for event in journal(folder) if event["e"] == "sample"]
 
 
 def pid_of_sampler(folder: Path) -> int:
@@ -103,6 +114,28 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         eventually(lambda: lines(tmp_path) and (tmp_path / "sampler").exists())
         root.kill()
         eventually(lambda: pid_of_sampler(tmp_path) not in processes_naming(tmp_path))
+
+
+def test_a_sampler_that_is_started_anew_tells_of_the_gap(tmp_path: Path) -> None:
+    with sampled(tmp_path, 0.05) as root:
+        eventually(lambda: len(lines(tmp_path)) >= 3 and (tmp_path / "sampler").exists())
+        os.kill(pid_of_sampler(tmp_path), signal.SIGKILL)
+        eventually(lambda: pid_of_sampler(tmp_path) not in processes_naming(tmp_path))
+        before = journal(tmp_path)
+        with (tmp_path / "system.jsonl").open("a") as file:
+            file.write('{"t":1,"m":2,"e":"sam')  # what a SIGKILL may leave
+        command = [*sampler.command(tmp_path / "system.jsonl", 0.05), "--root-pid", str(root.pid)]
+        with subprocess.Popen(command) as anew:
+            eventually(lambda: len(journal_of_whole_lines(tmp_path)) > len(before) + 2)
+            anew.terminate()
+    after = journal_of_whole_lines(tmp_path)
+    assert after[: len(before)] == before  # to the last line
+    gap, start, sample = after[len(before) : len(before) + 3]
+    assert (gap["e"], start["e"], sample["e"]) == ("gap", "start", "sample")
+    assert gap["from_m"] == before[-1]["m"]
+    assert gap["seconds"] == pytest.approx(gap["m"] - before[-1]["m"], abs=0.05)
+    assert sample["tree"]["cpu_s"] >= before[-1]["tree"]["cpu_s"]
+    assert sample["tree"]["write_bytes"] >= before[-1]["tree"]["write_bytes"]
 
 
 def test_what_lies_beside_the_package_hides_no_module_of_the_library(tmp_path: Path) -> None:
