@@ -64,6 +64,15 @@ def test_a_bad_end(pod: Pod, mode: str, ranks: int, kind: Kind, reason: str) -> 
     assert record.scenario["processes"] == ranks
 
 
+def test_what_was_measured_before_memory_ran_out_in_saving(pod: Pod) -> None:
+    record = check(pod.run("--", "train.py", "oom-save"), Kind.GPU_OOM, pod)
+    assert record.verdict is not None
+    assert (record.verdict.phase, record.verdict.part, record.verdict.step) == ("save", "save", None)
+    assert record.measurements is not None
+    assert record.measurements.steps_seen == 6
+    assert record.measurements.step_time_median_s
+
+
 def test_a_program_that_is_not_there_and_a_second_attempt(pod: Pod) -> None:
     refused = check(pod.run("--", "not_there.py"), Kind.USER_ERROR, pod)
     assert refused.attempts == []

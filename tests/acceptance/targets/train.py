@@ -52,6 +52,13 @@ class Idle(Trainer):
         return self.optimizer
 
 
+class Unsaved(Trainer):
+    """Its memory runs out when the trained model is saved."""
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        raise torch.OutOfMemoryError(OOM)
+
+
 class Failing(Trainer):
     """Fails in the third step, on rank 1 where there are two."""
 
@@ -102,6 +109,10 @@ def main() -> None:
             trainer(Failing).train()
         except Exception:
             sys.exit(1)
+    elif MODE == "oom-save":
+        trained = trainer(Unsaved)
+        trained.train()
+        trained.save_model()
     elif MODE == "idle":
         trainer(Idle).train()
     elif MODE == "nothing":
