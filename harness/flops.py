@@ -13,7 +13,7 @@ backward.  Norms, activations, rotary embeddings, the loss and the optimizer are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NEEDED = ("layers", "hidden", "heads", "matmul_frozen", "matmul_trainable")
@@ -111,7 +111,7 @@ def model_flops(shape: Shape, tokens: Tokens) -> float:
 
 def hardware_flops(shape: Shape, slots: Tokens) -> float:
     """As computed; `slots` are all that went through the matrices, squares as attention saw them."""
-    attention = _attention(shape, slots)
+    attention = _attention(shape if skips_masked(shape.attention) else replace(shape, window=None), slots)
     backward = 2.5 if fused(shape.attention) else 2.0  # a fused backward computes the scores once more
     recomputed = 0.0
     if shape.checkpointing is not None:
@@ -125,6 +125,11 @@ def hardware_flops(shape: Shape, slots: Tokens) -> float:
 def fused(attention: str | None) -> bool:
     """Whether an implementation, as transformers calls it, recomputes scores in its backward.  Unknown ones do."""
     return attention != "eager"
+
+
+def skips_masked(attention: str | None) -> bool:
+    """Whether an implementation leaves out what a sliding window hides; the others compute it, and mask it."""
+    return any(kernel in str(attention) for kernel in ("flash", "flex"))
 
 
 def _linear(shape: Shape, tokens: float) -> float:

@@ -45,7 +45,7 @@ def _half(tflops: float, **others: float) -> dict[str, float]:
 TABLE: tuple[Row, ...] = (
     Row(r"B200", _half(2250), TORCHTITAN),
     Row(r"H200", _half(989.4, tf32=494.7), f"{TORCHTITAN}; {COMPOSER}"),
-    Row(r"H100 80GB HBM3|H100 SXM5.*", _half(989.4, tf32=494.7), f"{TORCHTITAN}; {COMPOSER}"),
+    Row(r"H100 80GB HBM3", _half(989.4, tf32=494.7), f"{TORCHTITAN}; {COMPOSER}"),
     Row(r"GH200 (\d+GB|144G HBM3e)", _half(989.4, tf32=494.7), LLM_ROOFLINE),
     Row(r"H100 PCIe", _half(756), f"{TORCHTITAN}; {COMPOSER}"),
     Row(r"H100 NVL", _half(835.5), f"{TORCHTITAN}; {LIGHTNING}"),
@@ -63,8 +63,8 @@ TABLE: tuple[Row, ...] = (
     Row(r"(Tesla )?V100-SXM[23]-\d+GB(-LS)?", {"float16": 125}, f"{LIGHTNING}; {COMPOSER}"),
     Row(r"(Tesla )?V100-PCIE-\d+GB", {"float16": 112}, f"{LIGHTNING}; {COMPOSER}"),
     Row(r"(Tesla )?T4", {"float16": 65}, f"{LIGHTNING}; {COMPOSER}"),
-    # A torch device is one of the two dies of an MI250X.
-    Row(r"Instinct MI250X.*", _half(191.5), f"{TORCHTITAN}: 383 for the card's two dies"),
+    # A torch device is one of the two dies of an MI250X; "MI250X / MI250", as some drivers say, may be either card.
+    Row(r"Instinct MI250X", _half(191.5), f"{TORCHTITAN}: 383 for the card's two dies"),
 )
 _MAKER = re.compile(r"^(NVIDIA|AMD) ")
 

@@ -149,7 +149,7 @@ FIGURES: dict[str, Figure] = {
         MEASURED,
         "`model_flops_per_s_per_device` / `peak_flops_per_s`",
         "as its parts",
-        "a part is not known, or it would be over 1: the reason has both numbers",
+        "a part is not known, or it or `hfu` would be over 1: the reason has both numbers",
     ),
     "hfu": Figure(
         "share",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.journal import Event, RankJournal
-from harness.metrics.memory import describe_memory
+from harness.metrics.memory import describe_memory, retries_in_steady
 from harness.metrics.parts import Part
 from harness.metrics.phases import Wall, describe_phases
 from harness.metrics.sanity import (
@@ -16,10 +16,10 @@ from harness.metrics.sanity import (
     withdraw_impossible,
 )
 from harness.metrics.steady import Summary
-from harness.metrics.throughput import Counts, describe_rates
+from harness.metrics.throughput import NO_COMMON_SEGMENT, Counts, describe_rates
 from harness.metrics.training import describe_ranks_in_step, describe_training
 from harness.metrics.utilisation import describe_utilisation
-from harness.metrics.window import Window, describe_steps, find_window
+from harness.metrics.window import Window, describe_steps, find_window, have_common_segment
 from harness.record import Measurements, Segment
 
 
@@ -94,9 +94,11 @@ def _flags(
         flags["drifting" if summary.state == "drifting" else "no_steady_state"] = f"{summary.state}: {summary.why}"
     if window is not None and not window.left_out_for:
         flags["every_step_disturbed"] = "most steps log, save or evaluate: their time is taken out by the host's clock"
+    if not have_common_segment(ranks):
+        flags["no_common_segment"] = f"{NO_COMMON_SEGMENT}: what one measured belongs to no step of another"
     flags["memory_drifting"] = memory_drift(samples, ranks[0])
-    if values["alloc_retries"]:
-        flags["alloc_retries"] = f"the allocator ran full {values['alloc_retries']} times, which costs time"
+    if retries := retries_in_steady(ranks):
+        flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
     flags["model_disagrees"] = disagreements(values["built"], scenario)
     flags |= describe_ranks_in_step(ranks)
     return {name: text for name, text in flags.items() if text}

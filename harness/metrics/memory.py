@@ -35,6 +35,19 @@ def describe_memory(ranks: Sequence[RankJournal], samples: Sequence[Event]) -> P
     return part
 
 
+def retries_in_steady(ranks: Sequence[RankJournal]) -> int:
+    """Allocations tried again while the ranks stepped: what loading and the first step did costs the others no time."""
+    total = 0
+    for rank in ranks:
+        before = 0
+        for event in rank.of("memory"):
+            count = event.get("alloc_retries")
+            if isinstance(count, int):  # since the process began
+                total += count - before if event.get("phase") == "steady" else 0
+                before = count
+    return total
+
+
 def _of_rank(rank: RankJournal) -> RankMemory:
     """A phase that comes again has the larger of its peaks."""
     events = rank.of("memory")

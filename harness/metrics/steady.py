@@ -72,12 +72,19 @@ def find_cut(times: Sequence[float]) -> int:
     return best
 
 
-def summarise(times: Sequence[float], *, before: Sequence[float] = ()) -> Summary:
-    """Describe the measured part of a series; `before` is what was cut off.  Raises ValueError without a value."""
+def is_at_limit(cut: int, count: int) -> bool:
+    """Whether the warm-up of so many values may have gone on beyond their cut, which is never after half of them."""
+    return cut >= count // 2 - 1
+
+
+def summarise(times: Sequence[float], *, before: Sequence[float] = (), cut_at_limit: bool = False) -> Summary:
+    """Describe the measured part of a series; `before` is what was cut off, `cut_at_limit` what `is_at_limit` said.
+
+    Raises ValueError without a value."""
     median = statistics.median(times)
     mad = _mad(times, median)
     bound = median + max(FIVE_SIGMA * mad, STRAGGLER * median)
-    state, why = _judge(times, before, median)
+    state, why = _judge(times, before if cut_at_limit else (), median)
     low, high = median_interval(times)
     return Summary(
         state=state,
@@ -98,6 +105,7 @@ def summarise(times: Sequence[float], *, before: Sequence[float] = ()) -> Summar
 
 
 def _judge(times: Sequence[float], before: Sequence[float], median: float) -> tuple[State, str | None]:
+    """The state, and why; `before`: what a cut as late as may be has left out."""
     if len(times) < FEWEST:
         return "too_few_steps", f"{len(times)} steps were measured, {FEWEST} are needed to tell"
     half = len(times) // 2
@@ -108,7 +116,7 @@ def _judge(times: Sequence[float], before: Sequence[float], median: float) -> tu
     if groups is not None:
         (few, fast), (many, slow) = groups
         return "bimodal", f"{few} steps of about {fast:.6g} s, {many} of about {slow:.6g} s"
-    if len(before) >= len(times) - 1:  # the cut is as late as it may be: has the warm-up ended there?
+    if before:  # the cut is as late as it may be: has the warm-up ended there?
         late = before[-half:]
         (low, high), (low_late, high_late) = median_interval(times), median_interval(late)
         last = statistics.median(late)

@@ -2,11 +2,11 @@
 
 A rate is the work of the window over its wall time: no mean of ratios, no step's volume over a mean step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part
-from harness.metrics.window import Window, last_segment
+from harness.metrics.window import Window, common_steps, have_common_segment
 
 COUNTERS = ("padded", "non_pad", "trainable", "samples")
 SQUARES = ("padded_squares", "non_pad_squares")
@@ -18,6 +18,9 @@ RATES = {
 }
 
 
+NO_COMMON_SEGMENT = "the ranks stepped in no common segment"
+
+
 class Counts:
     """Sums of the ranks' counters: over the whole last segment, and over the window; None with a reason."""
 
@@ -26,25 +29,28 @@ class Counts:
         self.whole: dict[str, int | None] = {}
         self.measured: dict[str, int | None] = {}
         self.reasons: dict[str, str] = {}
-        missing = _missing(ranks)
+        steps = common_steps(ranks)
+        missing = _missing(ranks) or _stepless(self.leaders)
         if not any(rank.of("tokens") for rank in ranks):
             missing = "no batch was seen on its way to a step"
+        elif not have_common_segment(ranks):
+            missing = NO_COMMON_SEGMENT
         for name in (*COUNTERS, *SQUARES):
             if missing:
                 self.whole[name] = self.measured[name] = None
                 self.reasons[name] = missing
             else:
-                self._add_up(name, window)
+                self._add_up(name, steps, window)
 
-    def _add_up(self, name: str, window: Window | None) -> None:
+    def _add_up(self, name: str, steps_of: Mapping[int, list[Event]], window: Window | None) -> None:
         whole: int | None = 0
         measured: int | None = 0
         for rank in self.leaders:
-            steps = last_segment(rank)
-            segment = steps[-1].get("segment") if steps else None
+            steps = steps_of[rank.rank]
+            segment = steps[-1].get("segment")
             events = {event["step"]: event for event in rank.of("tokens") if event.get("segment") == segment}
             all_steps, reason = _sum(events, [step["step"] for step in steps], name)
-            some, why = _sum(events, window.steps if window and steps else (), name)
+            some, why = _sum(events, window.steps if window else (), name)
             whole = None if whole is None or all_steps is None else whole + all_steps
             measured = None if measured is None or some is None else measured + some
             if reason or why:
@@ -69,6 +75,12 @@ def _missing(ranks: Sequence[RankJournal]) -> str | None:
     sizes = [size for rank in ranks if isinstance(size := (rank.last("start") or {}).get("world_size"), int)]
     lacking = max(sizes, default=0) - len(ranks)
     return f"{lacking} of {max(sizes)} ranks left no journal" if lacking > 0 else None
+
+
+def _stepless(leaders: Sequence[RankJournal]) -> str | None:
+    """So does one that was never seen to step: its share of the data was trained on all the same."""
+    rank = next((rank.rank for rank in leaders if not rank.of("step")), None)
+    return None if rank is None else f"rank {rank} saw no step"
 
 
 def _sum(events: dict[int, Event], steps: Iterable[int], name: str) -> tuple[int | None, str | None]:

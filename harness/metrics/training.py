@@ -26,10 +26,13 @@ def did_it_train(ranks: Sequence[RankJournal]) -> Finding | None:
     """What speaks against it, of the last segment of each rank; None where nothing does, or no step was seen.
 
     In this order: a loss that is no number to the end, a gradient norm that is none, parameters that are still those of
-    the beginning, gradients of 0 in every step, a loss that is the same in every step.  Where the learning rate was 0
-    in every step (a warm-up that the job did not outlast) nothing was to change."""
+    the beginning, gradients of 0 in every step, a loss that is the same in every step where neither gradients nor
+    parameters are known.  Where the learning rate was 0 in every step (a warm-up that the job did not outlast) nothing
+    was to change."""
     stepped = [(rank, last_segment(rank)) for rank in ranks if rank.of("step")]
     for judge in (_no_number, _unchanged, _no_gradient, _still):
+        if judge is _unchanged and _changed_a_part(ranks):
+            continue
         for rank, steps in stepped:
             found = judge(rank, steps)
             if found is not None:
@@ -56,14 +59,20 @@ def not_a_number_since(steps: Sequence[Event], field: str) -> int | None:
 
 
 def _unchanged(rank: RankJournal, steps: list[Event]) -> Finding | None:
-    last = last_parameters(rank)
-    if last is None or not last.get("tensors") or last.get("changed") != 0 or not _rates(steps):
+    last, rates = last_parameters(rank), _rates(steps)
+    if last is None or not last.get("tensors") or last.get("changed") != 0 or rates == 0:
         return None
-    said = (
-        f"rank {rank.rank}: none of the {last['tensors']} trainable tensors changed in {len(steps)} steps, "
-        f"though the learning rates add up to {_rates(steps):.3g}"
-    )
+    said = f"rank {rank.rank}: none of the {last['tensors']} trainable tensors changed in {len(steps)} steps"
+    if rates is not None:
+        said += f", though the learning rates add up to {rates:.3g}"
     return Finding(Kind.NO_TRAINING, said, rank.rank, last.get("step"))
+
+
+def _changed_a_part(ranks: Sequence[RankJournal]) -> bool:
+    """Whether ranks hold different parts of the parameters, and one changed: what is trained (a few rows of an
+    embedding) may lie with that one alone."""
+    begun = {(first_parameters(rank) or {}).get("checksum") for rank in ranks}
+    return len(begun) > 1 and any((last_parameters(rank) or {}).get("changed") for rank in ranks)
 
 
 def _no_gradient(rank: RankJournal, steps: list[Event]) -> Finding | None:
@@ -74,6 +83,10 @@ def _no_gradient(rank: RankJournal, steps: list[Event]) -> Finding | None:
 
 
 def _still(rank: RankJournal, steps: list[Event]) -> Finding | None:
+    """The weakest sign, so the last resort: losses that policies are optimised by, and rounded ones, stand still while
+    the model learns."""
+    if any(number(step.get("grad_norm")) for step in steps) or (last_parameters(rank) or {}).get("changed") is not None:
+        return None
     losses = {step.get("loss") for step in steps}
     if len(steps) < FEWEST_LOSSES or len(losses) > 1 or number(steps[0].get("loss")) is None:
         return None
@@ -85,9 +98,10 @@ def _still(rank: RankJournal, steps: list[Event]) -> Finding | None:
     return Finding(Kind.NO_TRAINING, said, rank.rank, steps[0]["step"])
 
 
-def _rates(steps: Sequence[Event]) -> float:
-    """The sum of the learning rates, as far as they are known."""
-    return sum(number(step.get("learning_rate")) or 0.0 for step in steps)
+def _rates(steps: Sequence[Event]) -> float | None:
+    """The sum of the learning rates that are known; None where none is."""
+    known = [rate for step in steps if (rate := number(step.get("learning_rate"))) is not None]
+    return sum(known) if known else None
 
 
 def last_parameters(rank: RankJournal) -> Event | None:
@@ -97,25 +111,34 @@ def last_parameters(rank: RankJournal) -> Event | None:
     return told[-1] if told and steps and told[-1].get("segment") == steps[-1].get("segment") else None
 
 
+def first_parameters(rank: RankJournal) -> Event | None:
+    """What the rank told of its parameters at the beginning of the last segment."""
+    steps = rank.of("step")
+    told = [event for event in rank.of("parameters") if event.get("when") == "first"]
+    return next((e for e in reversed(told) if steps and e.get("segment") == steps[-1].get("segment")), None)
+
+
 def describe_training(ranks: Sequence[RankJournal]) -> Part:
     """Loss and gradients of rank 0, and over all ranks what became of the parameters."""
     part = Part()
     steps = last_segment(ranks[0]) if ranks[0].of("step") else []
     losses, norms = [s.get("loss") for s in steps], [s.get("grad_norm") for s in steps]
-    no_loss = "the program's training_step returned no loss that can be read"
-    no_norm = "the trainer computed no gradient norm (max_grad_norm unset)"
+    no_loss = "no loss was seen: the program told none, or its training_step returned none that can be read"
+    no_norm = (
+        "no gradient norm was seen: nothing clipped gradients by accelerate (max_grad_norm unset), and nobody told one"
+    )
     part.put("loss_first", number(losses[0]) if losses else None, _why(losses[:1], no_loss))
     part.put("loss_last", number(losses[-1]) if losses else None, _why(losses, no_loss))
     part.put("grad_norm_last", number(norms[-1]) if norms else None, _why(norms, no_norm))
-    rates = [number(step.get("learning_rate")) for step in steps]
-    known = [rate for rate in rates if rate is not None]
     why = "the program told no learning rate" if steps else "no step ended"
-    part.put("learning_rate_sum", sum(known) if known else None, why)
+    part.put("learning_rate_sum", _rates(steps), why)
     told = [event for rank in ranks if (event := last_parameters(rank)) is not None]
-    complete = told if len(told) == len(ranks) else []
     why = "not all ranks looked at their parameters at the end of training"
-    tensors = [event["tensors"] for event in complete if isinstance(event.get("tensors"), int)]
-    changed = [event["changed"] for event in complete if isinstance(event.get("changed"), int)]
+    if len(told) == len(ranks):
+        why = "no rank holds a part of a trainable tensor that could be compared"
+    holding = [event for event in told if event.get("tensors")] if len(told) == len(ranks) else []
+    tensors = [event["tensors"] for event in holding if isinstance(event["tensors"], int)]
+    changed = [event["changed"] for event in holding if isinstance(event.get("changed"), int)]
     part.put("trainable_tensors", min(tensors, default=None), why)
     part.put("changed_tensors", min(changed, default=None), why)
     return part
@@ -135,7 +158,7 @@ def _why(values: list[Any], otherwise: str) -> str:
 def describe_ranks_in_step(ranks: Sequence[RankJournal]) -> dict[str, str]:
     """Flags: ranks that took another number of steps, or that began with equal parameters and ended with others."""
     flags = {}
-    steps = {rank.rank: len(last_segment(rank)) for rank in ranks if rank.of("step")}
+    steps = {rank.rank: len(last_segment(rank)) if rank.of("step") else 0 for rank in ranks}
     if len(set(steps.values())) > 1:
         few, many = min(steps, key=lambda rank: steps[rank]), max(steps, key=lambda rank: steps[rank])
         flags["ranks_out_of_step"] = f"rank {few} took {steps[few]} steps, rank {many} took {steps[many]}"
@@ -145,8 +168,7 @@ def describe_ranks_in_step(ranks: Sequence[RankJournal]) -> dict[str, str]:
         if last is None:
             return flags
         sums["last"].add(last.get("checksum"))
-        begun = [e for e in rank.of("parameters") if e.get("when") == "first" and e.get("segment") == last["segment"]]
-        sums["first"].add(begun[-1].get("checksum") if begun else None)
+        sums["first"].add((first_parameters(rank) or {}).get("checksum"))
     if len(sums["first"]) == 1 and None not in sums["first"] and len(sums["last"]) > 1:
         flags["ranks_diverged"] = "the ranks began with the same parameters and ended with different ones"
     return flags

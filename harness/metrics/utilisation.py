@@ -10,6 +10,7 @@ from harness.metrics.throughput import Counts
 from harness.metrics.window import Window
 from harness.peaks import Peak, find_peak
 
+IMPOSSIBLE = "would be"  # how the reason of a share over 1 begins
 SCENARIO = "the scenario's measure: {peak_flops: ...}"
 
 
@@ -26,6 +27,8 @@ def describe_utilisation(
     part.put("peak_source", peak.source if isinstance(peak, Peak) else None, str(peak))
     for kind, work, share in (("model", model, "mfu"), ("hardware", hardware, "hfu")):
         _put(part, kind, work, share, peak, window, len(ranks))
+    if part.reasons.get("hfu", "").startswith(IMPOSSIBLE) and part.values["mfu"] is not None:
+        part.put("mfu", None, f"hfu {part.reasons['hfu']}")  # the same peak, or the same clock, is wrong for both
     return part
 
 
@@ -42,7 +45,7 @@ def _put(
         part.put(share, None, peak)
         return
     value = rate / peak.flops_per_s
-    beyond = f"would be {value:.3g}: {rate:.4g} FLOP/s a device, {peak.flops_per_s:.4g} at most ({peak.source})"
+    beyond = f"{IMPOSSIBLE} {value:.3g}: {rate:.4g} FLOP/s a device, {peak.flops_per_s:.4g} at most ({peak.source})"
     part.put(share, value if value <= 1 else None, beyond)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part
-from harness.metrics.steady import Summary, find_cut, minimum_cut, summarise
+from harness.metrics.steady import Summary, find_cut, is_at_limit, minimum_cut, summarise
 from harness.probe.journal import net_seconds
 
 # What a step may be left out for, in the order in which that is given up when too few steps would remain.
@@ -34,7 +34,9 @@ FIGURES = (
 class Window:
     """The measured steps, by their numbers, and what each rank needed for them."""
 
+    segment: int | None  # the last one that all ranks have
     cut: int  # steps left out at the start of the segment
+    cut_at_limit: bool  # as late as a cut may be
     disturbed: int  # steps left out after the cut
     left_out_for: tuple[str, ...]
     steps: tuple[int, ...]
@@ -63,11 +65,32 @@ def last_segment(rank: RankJournal) -> list[Event]:
     return [step for step in steps if step.get("segment") == steps[-1].get("segment")]
 
 
+def have_common_segment(ranks: Sequence[RankJournal]) -> bool:
+    """False where the ranks that stepped did so in different segments: nothing of theirs belongs together."""
+    return not any(rank.of("step") for rank in ranks) or bool(_common_segments(ranks))
+
+
+def common_steps(ranks: Sequence[RankJournal]) -> dict[int, list[Event]]:
+    """Steps of the last segment that all ranks which stepped have in common, by rank; empty where none has."""
+    segments = _common_segments(ranks)
+    if not segments:
+        return {}
+    stepped = [rank for rank in ranks if rank.of("step")]
+    last = max(segments, key=lambda segment: -1 if segment is None else segment)
+    return {rank.rank: [step for step in rank.of("step") if step.get("segment") == last] for rank in stepped}
+
+
+def _common_segments(ranks: Sequence[RankJournal]) -> set[int | None]:
+    segments = [{step.get("segment") for step in steps} for rank in ranks if (steps := rank.of("step"))]
+    return set.intersection(*segments) if segments else set()
+
+
 def find_window(ranks: Sequence[RankJournal]) -> Window | None:
     """The window that all ranks which stepped have in common; None where none has."""
-    stepped = {rank.rank: {step["step"]: step for step in last_segment(rank)} for rank in ranks if rank.of("step")}
+    stepped = {rank: {step["step"]: step for step in steps} for rank, steps in common_steps(ranks).items()}
     if not stepped:
         return None
+    segment = next(step.get("segment") for steps in stepped.values() for step in steps.values())
     common = sorted(set.intersection(*(set(steps) for steps in stepped.values())))
     seconds = {rank: [net_seconds(steps[number]) for number in common] for rank, steps in stepped.items()}
     cut = max((find_cut(times) for times in seconds.values()), default=0)
@@ -80,7 +103,9 @@ def find_window(ranks: Sequence[RankJournal]) -> Window | None:
     if not kept:
         return None
     return Window(
+        segment=segment,
         cut=cut,
+        cut_at_limit=is_at_limit(cut, len(common)),
         disturbed=len(after) - len(kept),
         left_out_for=disturbances,
         steps=tuple(common[place] for place in kept),
@@ -105,7 +130,10 @@ def describe_steps(ranks: Sequence[RankJournal], window: Window | None) -> tuple
     if window is None:
         part.nulls(FIGURES, "no step was measured")
         return part, None
-    summaries = {rank: summarise(times, before=window.before[rank]) for rank, times in window.times.items()}
+    summaries = {
+        rank: summarise(times, before=window.before[rank], cut_at_limit=window.cut_at_limit)
+        for rank, times in window.times.items()
+    }
     summary = summaries[window.slowest]
     part.values |= {
         "steady_state": summary.state,

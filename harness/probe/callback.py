@@ -12,8 +12,10 @@ from transformers.trainer_callback import TrainerCallback
 from .attach import Attachment, Name, Repo, attach
 from .hooks import install_for_own
 from .measure import Meter
-from .model import count_parameters
+from .model import count_parameters, is_whole, trainable_names
 from .shape import count_roles
+
+FROZEN_SINCE = "other parameters train than when the Trainer was made, and the model has been sharded since"
 
 
 class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
@@ -40,8 +42,7 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
         self._attached = attach(custom_metadata, output_file, repo, results)
         if self._attached.job is not None:
             install_for_own(self._attached.meter)
-        self._counted: dict[str, Any] | None = None
-        self._roles: dict[str, Any] | None = None
+        self._forget()
 
     @property
     def run_hash(self) -> str | None:
@@ -63,12 +64,28 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
         after training.  In a notebook, nobody finds the run before."""
         self._attached.close()
 
+    def _forget(self) -> None:
+        self._counted: dict[str, Any] | None = None
+        self._roles: dict[str, Any] | None = None
+        self._trained: frozenset[str] | None = None
+
+    def _count(self, model: Any) -> None:
+        self._counted, self._roles = count_parameters(model), count_roles(model)
+        self._trained = trainable_names(model)
+
+    def _count_again(self, model: Any) -> None:
+        """The program may have frozen parameters, or added some, since the Trainer was made."""
+        if is_whole(model):
+            self._count(model)
+        elif self._roles is not None and trainable_names(model) not in (None, self._trained):
+            self._counted, self._roles = None, self._roles | {"reason": FROZEN_SINCE}
+
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:
             with meter.guard("on_init_end"):  # here the model is whole; later it may be wrapped, sharded, partitioned
-                model = kwargs.get("model")
-                self._counted = None if model is None else count_parameters(model)
-                self._roles = None if model is None else count_roles(model)
+                self._forget()
+                if (model := kwargs.get("model")) is not None:
+                    self._count(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._attached.job is not None and self._attached.meter.off:
@@ -76,6 +93,9 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
                 "harness: this training is not measured: its job has ended, or is a parent process's", file=sys.stderr
             )
         if (meter := self.harness_meter) is not None:
+            with meter.guard("count"):
+                if (model := kwargs.get("model")) is not None:
+                    self._count_again(model)
             with meter.guard("on_train_begin"):
                 meter.begin(args, state, kwargs.get("model"), self._counted, self._roles)
 
@@ -127,6 +147,6 @@ def injected(meter: Meter) -> type[BenchmarkAimCallback]:
 
         def __init__(self) -> None:
             self._attached = Attachment(meter, feeds=True)
-            self._counted = self._roles = None
+            self._forget()
 
     return InjectedCallback

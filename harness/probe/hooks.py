@@ -168,6 +168,7 @@ def _get_batch_samples(original: Any, find: Find) -> Any:
             if meter.shifted is None or self is not meter.trainer:
                 meter.shifted = _shifts(self)
             if batches:
+                meter.saw_counts("the batches could not be counted")
                 meter.saw_counts(count(batches, shifted=meter.shifted))
         return result
 

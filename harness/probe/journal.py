@@ -34,7 +34,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "parameters": "number of parameters, the frozen ones included",
         "trainable": "number of trainable parameters",
         "dtype": "dtype of the first parameter",
-        "device": "device of the first parameter, as torch prints it",
+        "device": "device that it trains on, as torch prints it: the Trainer's GPU, else the first parameter's device",
         "device_name": "name of the GPU; null on CPU",
         "device_uuid": "UUID of the GPU, to join with NVML; null on CPU or where torch does not tell",
         "torch": "version of torch",
@@ -76,7 +76,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "segment": "segment it belongs to",
         "step": "global step that has ended",
         "tensors": "trainable tensors of which this rank holds a part",
-        "checksum": "sum over the bits of at most 2^20 elements of each; equal numbers: equal parameters",
+        "checksum": "sum over the bits of all of them; equal numbers: equal parameters",
         "changed": "tensors that differ from those of `first`; null in `first`",
     },
     "segment": {
@@ -116,7 +116,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "samples": "rows of the step's micro-batches",
         "padded_squares": "sum over rows of the squared number of slots: what attention's work grows with",
         "non_pad_squares": "sum over documents of the squared number of tokens; documents of a packed row by "
-        "position_ids, else a row is one",
+        "position_ids, else by the numbers in attention_mask",
         "micro_batches": "micro-batches of the step",
         "reason": "why the counts are null; null when they are not",
     },

@@ -94,7 +94,7 @@ class Meter:
         self._last_end = self._phase_began = time.monotonic()
         self._model: dict[str, Any] | None = None
         self._shape: dict[str, Any] | None = None
-        self._first_sums: list[int] = []  # of the trainable tensors, at the segment's start
+        self._first_sums: list[int] | None = None  # of the trainable tensors, at the segment's start; None: not known
         self._reset()
 
     def guard(self, where: str) -> "Guard":
@@ -174,7 +174,7 @@ class Meter:
         self._cuda = getattr(device, "type", None) == "cuda"
         gpus = max(1, getattr(args, "n_gpu", 1))
         ran = getattr(self.trainer, "_train_batch_size", None) or getattr(state, "train_batch_size", None)
-        described = describe_model(model, counted)
+        described = describe_model(model, counted, device)
         if described != self._model:
             self._model = described
             self._write("model", **described)
@@ -197,17 +197,20 @@ class Meter:
             data_ranks=data_ranks,
         )
         with self.guard("parameters"):
+            self._first_sums = None
             self._first_sums = tensor_sums(model)
-            self._write_sums("first", state.global_step, self._first_sums, None)
+            if self._first_sums is not None:
+                self._write_sums("first", state.global_step, self._first_sums, None)
         self.mark("first_step")
         self._last_end = time.monotonic()
 
     def saw_result(self, model: Any, step: int) -> None:
         """The loop of a Trainer has ended well: are the parameters still those it began with?"""
-        if self._open:
-            sums = tensor_sums(model)
-            changed = sum(a != b for a, b in zip(self._first_sums, sums, strict=False))
-            self._write_sums("last", step, sums, changed if len(sums) == len(self._first_sums) else None)
+        first, sums = self._first_sums, tensor_sums(model) if self._open else None
+        if sums is not None:
+            comparable = first is not None and len(first) == len(sums)
+            changed = sum(a != b for a, b in zip(first or (), sums, strict=True)) if comparable else None
+            self._write_sums("last", step, sums, changed)
 
     def _write_sums(self, when: str, step: int, sums: list[int], changed: int | None) -> None:
         self._write(

@@ -3,6 +3,9 @@
 import sys
 from typing import Any
 
+_FSDP, _FLAT = "_fsdp_wrapped_module", "_flat_param"  # in names, by torch's FullyShardedDataParallel
+_WRAPPERS = {_FSDP, "_orig_mod", "_checkpoint_wrapped_module", "module"}
+
 
 def count_parameters(model: Any) -> dict[str, Any]:
     """Numbers of parameters of an unwrapped model: {parameters, trainable}.  Sharded and packed ones count whole."""
@@ -12,6 +15,22 @@ def count_parameters(model: Any) -> dict[str, Any]:
         total += size
         trainable += size if parameter.requires_grad else 0
     return {"parameters": total, "trainable": trainable}
+
+
+def is_whole(model: Any) -> bool:
+    """Whether all parameters are here in their own shapes: not partitioned (ZeRO-3), sharded, or flattened (FSDP)."""
+    return not any(
+        hasattr(parameter, "ds_numel") or hasattr(parameter, "to_local") or _FSDP in name or _FLAT in name
+        for name, parameter in model.named_parameters()
+    )
+
+
+def trainable_names(model: Any) -> frozenset[str] | None:
+    """Which parameters train, by the names that they have without wrappers; None: flattened, so that nobody knows."""
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if any(_FLAT in name for name, _ in model.named_parameters()):
+        return None
+    return frozenset(".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in names)
 
 
 def _size(parameter: Any) -> int:
@@ -24,12 +43,15 @@ def _size(parameter: Any) -> int:
     return size
 
 
-def describe_model(model: Any, counted: dict[str, Any] | None) -> dict[str, Any]:
-    """Fields of a `model` event.  `counted`: what `count_parameters` said before the model was wrapped and sharded."""
+def describe_model(model: Any, counted: dict[str, Any] | None, device: Any = None) -> dict[str, Any]:
+    """Fields of a `model` event.  `counted`: what `count_parameters` said before the model was wrapped and sharded.
+
+    `device`: the Trainer's; where it is a GPU the model trains there, though its parameters wait elsewhere."""
     import torch
 
     first = next(iter(model.parameters()), None)
-    device = getattr(first, "device", None)
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        device = getattr(first, "device", None)
     on_gpu = device is not None and device.type == "cuda"
     return {
         "type": type(model).__name__,

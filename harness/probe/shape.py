@@ -11,7 +11,7 @@ CONFIG_FIELDS = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "num_heads"),
     "kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
+    "head_dim": ("qk_head_dim", "head_dim"),  # with latent attention (MLA) the second is the rotated part alone
     "value_head_dim": ("v_head_dim",),
     "intermediate": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocab": ("vocab_size",),
@@ -79,14 +79,19 @@ def _is_expert(name: str, dimensions: int) -> bool:
 
 
 def describe_shape(model: Any, roles: dict[str, Any] | None, args: Any, trainer: Any) -> dict[str, Any]:
-    """Fields of a `shape` event.  `roles`: what `count_roles` said before the model was wrapped and sharded."""
+    """Fields of a `shape` event.  `roles`: what `count_roles` said before the model was wrapped and sharded, and a
+    `reason` where that holds no more."""
     roles = dict(roles or count_roles(model))
     config = _text_config(model)
     fields = {field: _first_number(config, names) for field, names in CONFIG_FIELDS.items()}
-    embedding = roles.pop("trainable_embedding")
+    embedding, no_roles = roles.pop("trainable_embedding"), roles.pop("reason", None)
     hooks = getattr(model, "_require_grads_hooks", None) or getattr(model, "_require_grads_hook", None)
     types = getattr(config, "layer_types", None)
     types = list(types) if isinstance(types, (list, tuple)) else None
+    try:
+        compute_dtype = _compute_dtype(model, args, trainer)
+    except Exception:  # it costs the peak alone: FLOPs do not follow from it
+        compute_dtype = None
     return {
         **fields,
         **roles,
@@ -94,8 +99,8 @@ def describe_shape(model: Any, roles: dict[str, Any] | None, args: Any, trainer:
         "input_gradient": bool(embedding or hooks),
         "checkpointing": _checkpointing(model),
         "attention": getattr(config, "_attn_implementation", None),
-        "compute_dtype": _compute_dtype(model, args, trainer),
-        "reason": _why_not(model, config, types),
+        "compute_dtype": compute_dtype,
+        "reason": no_roles or _why_not(model, config, types),
     }
 
 
@@ -142,8 +147,21 @@ def _compute_dtype(model: Any, args: Any, trainer: Any) -> str | None:
     matrix = next((p for p in model.parameters() if p.is_floating_point() and p.dim() > 0), None)
     if matrix is None:
         return None
-    tensor_cores = matrix.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if tensor_cores else str(matrix.dtype).removeprefix("torch.")
+    return "tf32" if matrix.dtype == torch.float32 and _allows_tf32() else str(matrix.dtype).removeprefix("torch.")
+
+
+def _allows_tf32() -> bool:
+    """Whether float32 matrices are multiplied in TF32.
+
+    torch 2.9 added `fp32_precision`; the older function raises RuntimeError once somebody has set that."""
+    import torch
+
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if precision == "none":  # nobody has set it: the one for all operations holds
+        precision = getattr(torch.backends, "fp32_precision", None)
+    if precision is not None:
+        return str(precision) == "tf32"
+    return bool(torch.get_float32_matmul_precision() != "highest")
 
 
 def _why_not(model: Any, config: Any, types: list[Any] | None) -> str | None:
@@ -158,6 +176,8 @@ def _why_not(model: Any, config: Any, types: list[Any] | None) -> str | None:
     towers = [name for name in ("vision_config", "audio_config") if getattr(whole, name, None) is not None]
     if towers:
         return f"not all inputs are tokens: the model's config has {' and '.join(towers)}"
+    if getattr(config, "num_hidden_groups", None) is not None:
+        return "layers share their parameters"  # as ALBERT's
     other = sorted({str(kind) for kind in types or ()} - ATTENTION_LAYERS)
     return f"layers of type {', '.join(other)} are not counted" if other else None
 

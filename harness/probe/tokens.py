@@ -15,16 +15,20 @@ class Counts:
     samples: int | None = 0
     padded_squares: int | None = 0
     micro_batches: int = 0
-    non_pad: list[Any] = field(default_factory=list)
+    non_pad: list[Any] | None = field(default_factory=list)
     trainable: list[Any] | None = field(default_factory=list)
     non_pad_squares: list[Any] | None = field(default_factory=list)
     reason: str | None = None
 
+    def lacks(self, why: str) -> None:
+        """A count is not known."""
+        if why not in (self.reason or "").split("; "):
+            self.reason = why if self.reason is None else f"{self.reason}; {why}"
+
     @property
     def device_numbers(self) -> list[Any]:
-        return [
-            n for n in [*self.non_pad, *(self.trainable or ()), *(self.non_pad_squares or ())] if not isinstance(n, int)
-        ]
+        known = [counted for counted in (self.non_pad, self.trainable, self.non_pad_squares) if counted is not None]
+        return [number for counted in known for number in counted if not isinstance(number, int)]
 
     def fields(self, numbers: Sequence[int] | None) -> dict[str, Any]:
         """Fields of a `tokens` event; `numbers`: the values of `device_numbers`, in order; None: they are lost."""
@@ -88,32 +92,44 @@ def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
         counts.micro_batches += 1
         counts.padded = (counts.padded or 0) + ids.numel()
         counts.samples = (counts.samples or 0) + (ids.shape[0] if ids.dim() > 1 else 1)
-        mask = batch.get("attention_mask")
-        if mask is not None and mask.shape == ids.shape:
-            counts.non_pad.append(
-                _number(mask.count_nonzero())
-            )  # not mask.sum(): packed masks may number the documents
-        else:
-            counts.non_pad.append(ids.numel())
-        _count_squares(counts, batch, ids)
+        _count_tokens(counts, batch, ids)
         _count_labels(counts, batch, ids, shifted)
     return counts
 
 
-def _count_squares(counts: Counts, batch: Any, ids: Any) -> None:
-    """The squared lengths of rows, and of the documents in them; nothing here waits for the device."""
+def _count_tokens(counts: Counts, batch: Any, ids: Any) -> None:
+    """Slots that hold a token, and the squared lengths of rows and of the documents in them; nothing here waits for the
+    device."""
     assert counts.padded_squares is not None
-    assert counts.non_pad_squares is not None
     counts.padded_squares += ids.numel() * ids.shape[-1]
     mask, positions = batch.get("attention_mask"), batch.get("position_ids")
-    held = mask.ne(0) if mask is not None and mask.shape == ids.shape else None
+    if mask is not None and (getattr(mask, "shape", None) != ids.shape or not hasattr(mask, "count_nonzero")):
+        # Of heads, or by kind of layer: what is padding in it only the model knows.
+        counts.non_pad = counts.non_pad_squares = None
+        counts.lacks("attention_mask has another shape")
+    if counts.non_pad is None or counts.non_pad_squares is None:
+        return
+    counts.non_pad.append(ids.numel() if mask is None else _number(mask.count_nonzero()))  # its sum: of numbers, maybe
     if positions is not None and getattr(positions, "shape", None) == ids.shape:
         squares = 2 * positions + 1  # over positions from 0 to n - 1 these add up to n squared
-        counts.non_pad_squares.append(_number((squares if held is None else squares * held).sum()))
-    elif held is None:
+        counts.non_pad_squares.append(_number((squares if mask is None else squares * mask.ne(0)).sum()))
+    elif mask is None:
         counts.non_pad_squares.append(ids.numel() * ids.shape[-1])
     else:
-        counts.non_pad_squares.append(_number(held.sum(-1).square().sum()))
+        counts.non_pad_squares.append(_number(_squares_of_documents(mask)))
+
+
+def _squares_of_documents(mask: Any) -> Any:
+    """Sum of the squared lengths of documents, 0-dim on the mask's device; packed masks number a row's documents, 0 is
+    padding."""
+    import torch
+
+    numbers = mask.to(torch.int64).sort(-1).values  # whatever their order, and where padding lies
+    places = torch.arange(numbers.shape[-1], device=numbers.device).expand_as(numbers)
+    begins = torch.ones_like(numbers, dtype=torch.bool)
+    begins[..., 1:] = numbers[..., 1:] != numbers[..., :-1]
+    positions = places - (places * begins).cummax(-1).values
+    return ((2 * positions + 1) * numbers.ne(0)).sum()
 
 
 def _count_labels(counts: Counts, batch: Any, ids: Any, shifted: bool) -> None:
@@ -123,7 +139,8 @@ def _count_labels(counts: Counts, batch: Any, ids: Any, shifted: bool) -> None:
         if labels is not None and shifted and labels.shape == ids.shape:
             labels = labels[..., 1:]
     if labels is None or not hasattr(labels, "numel"):
-        counts.trainable, counts.reason = None, "the batches hold no labels"
+        counts.trainable = None
+        counts.lacks("the batches hold no labels")
     elif counts.trainable is not None:
         counts.trainable.append(_number(labels.ne(IGNORED).count_nonzero()))
 

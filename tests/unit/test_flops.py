@@ -140,6 +140,16 @@ def test_a_window_limits_what_a_token_sees() -> None:
     assert model_flops(windowed, Tokens(256, 256**2)) == model_flops(FULL, Tokens(256, 256**2))
 
 
+@pytest.mark.parametrize(
+    "attention, seen",
+    [("sdpa", 2048), ("eager", 2048), (None, 2048), ("flash_attention_2", 512), ("flex_attention", 512)],
+)
+def test_what_a_window_hides_is_computed_all_the_same(attention: str | None, seen: int) -> None:
+    shape = replace(FULL, attention=attention)
+    windowed = replace(shape, window=512, window_layers=32)
+    assert hardware_flops(windowed, Tokens(2048, 2048**2)) == hardware_flops(shape, Tokens(2048, 2048 * seen))
+
+
 def test_grouped_queries_are_in_the_parameters_and_heads_in_the_attention() -> None:
     """Every query head has scores of its own, however few the heads of keys."""
     grouped = replace(FULL, kv_heads=8)

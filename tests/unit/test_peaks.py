@@ -50,6 +50,8 @@ def test_known_cards(name: str, dtype: str, tflops: float) -> None:
         ("NVIDIA H800", "bfloat16"),
         ("nvidia l40s", "bfloat16"),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "bfloat16"),
+        ("AMD Instinct MI250X / MI250", "bfloat16"),
+        ("NVIDIA H100 SXM5 64GB", "bfloat16"),
         ("AMD Radeon Graphics", "bfloat16"),
         ("", "bfloat16"),
         ("Tesla V100-SXM2-16GB", "bfloat16"),

@@ -67,6 +67,16 @@ def test_retries_and_ooms_of_all_ranks_add_up_and_are_flagged() -> None:
     assert "4 times" in measured.flags["alloc_retries"]
 
 
+@pytest.mark.parametrize("counts, flagged", [((3, 3, 3, 3), None), ((3, 3, 5, 5), "2 times"), ((0, 1, 1, 4), None)])
+def test_retries_before_the_steps_and_after_cost_them_nothing(counts: tuple[int, ...], flagged: str | None) -> None:
+    """Torch counts them from the start of the process."""
+    phases = zip(("model_load", "first_step", "steady", "teardown"), counts, strict=True)
+    measured = measure(journal(extra=[peaks(phase, 5, 7) | {"alloc_retries": count} for phase, count in phases]))
+    assert measured.alloc_retries == counts[-1]
+    assert (flagged or "") in measured.flags.get("alloc_retries", "")
+    assert ("alloc_retries" in measured.flags) == (flagged is not None)
+
+
 def test_memory_on_cpu_is_null_and_says_why() -> None:
     told: dict[str, Any] = no_memory("teardown")
     measured = measure(journal(extra=[event("memory", **told)]))
@@ -232,3 +242,15 @@ def test_step_times_that_rise_are_flagged() -> None:
     measured = measure(recorded)
     assert measured.steady_state == "drifting"
     assert measured.flags["drifting"].startswith("drifting: median of the first half")
+
+
+def test_steps_left_out_for_logging_make_no_late_cut() -> None:
+    """17 of 40 steps are cut off, and half of the others log: the cut is no later for it."""
+    recorded = journal(steps=40)
+    for each in recorded.of("step"):
+        number = each["step"]
+        each["seconds"] = 0.3 if number <= 17 else 0.1
+        each["overhead"] = ["log"] if number % 2 else []
+    measured = measure(recorded)
+    assert (measured.first_cut, measured.steps_measured) == (17, 12)
+    assert measured.steady_state == "steady"

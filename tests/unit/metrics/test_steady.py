@@ -5,7 +5,16 @@ import statistics
 
 import pytest
 
-from harness.metrics.steady import find_cut, median_interval, minimum_cut, quantile, summarise, trend
+from harness.metrics.steady import (
+    Summary,
+    find_cut,
+    is_at_limit,
+    median_interval,
+    minimum_cut,
+    quantile,
+    summarise,
+    trend,
+)
 
 SEEDS = range(60)
 
@@ -25,13 +34,18 @@ def with_stragglers(seed: int, times: list[float]) -> list[float]:
     return [time * 1.5 if place in late else time for place, time in enumerate(times)]
 
 
+def settled(times: list[float]) -> tuple[int, Summary]:
+    """The cut, and what is said of the rest."""
+    cut = find_cut(times)
+    return cut, summarise(times[cut:], before=times[:cut], cut_at_limit=is_at_limit(cut, len(times)))
+
+
 @pytest.mark.parametrize("warm_up", [0, 1, 3, 8])
 def test_the_median_after_a_warm_up_is_within_a_percent(warm_up: int) -> None:
     cuts, states = [], []
     for seed in SEEDS:
         times = with_stragglers(seed, with_warm_up(noise(seed), warm_up))
-        cut = find_cut(times)
-        summary = summarise(times[cut:], before=times[:cut])
+        cut, summary = settled(times)
         assert summary.median == pytest.approx(1, rel=0.01)
         assert len(summary.stragglers) == sum(time > 1.25 for time in times[cut:])
         cuts.append(cut)
@@ -52,8 +66,7 @@ def test_drift_is_no_steady_state(change: float) -> None:
     states = []
     for seed in SEEDS:
         times = [time * (1 + change * place / 40) for place, time in enumerate(noise(seed))]
-        cut = find_cut(times)
-        states.append(summarise(times[cut:], before=times[:cut]).state)
+        states.append(settled(times)[1].state)
     assert states.count("drifting") >= 0.9 * len(states)
     assert states.count("steady") <= 0.05 * len(states)
 
@@ -76,8 +89,7 @@ def test_steps_that_take_turns_are_two_modes() -> None:
 
 def test_a_warm_up_that_does_not_end() -> None:
     times = [time * 1.1 if place < 20 else time for place, time in enumerate(noise(3, 39, 0.001))]
-    cut = find_cut(times)
-    summary = summarise(times[cut:], before=times[:cut])
+    cut, summary = settled(times)
     assert (cut, summary.state) == (19, "unsettled")
 
 
@@ -87,8 +99,7 @@ def test_noise_alone_is_steady(sigma: float, count: int) -> None:
     states = []
     for seed in SEEDS:
         times = noise(seed, count, sigma)
-        cut = find_cut(times)
-        states.append(summarise(times[cut:], before=times[:cut]).state)
+        states.append(settled(times)[1].state)
     assert states.count("steady") >= 0.95 * len(states)
 
 

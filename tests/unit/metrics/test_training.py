@@ -39,8 +39,11 @@ def trained(*, changed: int | None = 3, number: int = 0, **series: list[Any]) ->
         (trained(grad_norm=[0.0] * 6), Kind.NO_TRAINING, "the gradient norm is 0 in all 6 steps"),
         (trained(grad_norm=[0.0] * 5 + [0.1]), None, ""),
         (trained(grad_norm=[None] * 6), None, ""),
-        (trained(loss=[2.0] * 6), Kind.NO_TRAINING, "the loss is 2 in all 6 steps"),
-        (trained(loss=[2.0] * 6, learning_rate=[0.0] * 6), None, ""),
+        (trained(changed=0, learning_rate=[None] * 6), Kind.NO_TRAINING, "none of the 3 trainable tensors changed"),
+        (trained(changed=None, grad_norm=[None] * 6, loss=[2.0] * 6), Kind.NO_TRAINING, "the loss is 2 in all 6 steps"),
+        (trained(changed=None, loss=[2.0] * 6), None, ""),
+        (trained(grad_norm=[None] * 6, loss=[2.0] * 6), None, ""),
+        (trained(changed=None, grad_norm=[None] * 6, loss=[2.0] * 6, learning_rate=[0.0] * 6), None, ""),
         (trained(loss=[None] * 6), None, ""),
         (rank(0, event("start")), None, ""),
     ],
@@ -58,7 +61,10 @@ def trained(*, changed: int | None = 3, number: int = 0, **series: list[Any]) ->
         "trap-zero-grad-norm",
         "zero-gradient-at-times",
         "no-norm",
-        "loss-stands-still",
+        "unchanged-at-an-unknown-rate",
+        "loss-stands-still-and-no-more-is-known",
+        "trap-loss-stands-still-with-gradients",
+        "trap-loss-stands-still-while-parameters-move",
         "loss-stands-still-at-rate-0",
         "no-loss",
         "no-steps",
@@ -87,6 +93,26 @@ def test_figures_of_training() -> None:
     measured = measure(trained(), trained(number=1, changed=2))
     assert (measured.trainable_tensors, measured.changed_tensors) == (3, 2)
     assert measured.learning_rate_sum == pytest.approx(6e-3)
+
+
+def test_a_rank_without_a_part_of_the_parameters_is_no_evidence() -> None:
+    """Its shard is empty: 0 of 0 tensors changed."""
+    ranks = [trained(), trained(number=1, changed=0)]
+    ranks[1].of("parameters")[-1]["tensors"] = 0
+    assert did_it_train(ranks) is None
+    measured = measure(*ranks)
+    assert (measured.trainable_tensors, measured.changed_tensors) == (3, 3)
+
+
+def test_a_part_in_which_nothing_is_trained_is_no_evidence() -> None:
+    """Sharded: the rows of the new tokens lie with rank 0."""
+    ranks = [trained(), trained(number=1, changed=0)]
+    ranks[1].of("parameters")[0]["checksum"] = 11
+    assert did_it_train(ranks) is None
+    ranks[0].of("parameters")[-1]["changed"] = 0
+    found = did_it_train(ranks)
+    assert found is not None
+    assert found.kind == Kind.NO_TRAINING
 
 
 def ranks_with(first: list[int], last: list[int]) -> list[RankJournal]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from harness.journal import Event
 from harness.record import Measurements
 from tests.unit.journals import event, rank, step, tokens
 from tests.unit.metrics.recorded import BLOCK, CHECKPOINTED, HEAD, LORA, journal, measure
@@ -60,6 +61,36 @@ def test_a_dropped_last_batch_of_one_rank() -> None:
     assert measured.non_pad_tokens_per_s == pytest.approx(2560)
     assert measured.tokens["non_pad"] == (20 + 19) * 128
     assert measured.flags["ranks_out_of_step"] == "rank 1 took 19 steps, rank 0 took 20"
+
+
+def test_a_rank_that_saw_no_step_makes_no_sum() -> None:
+    """Its share of the data is not 0 tokens."""
+    measured = measure(journal(0), journal(1, steps=0))
+    assert (measured.non_pad_tokens_per_s, measured.tokens["padded"], measured.mfu) == (None, None, None)
+    assert measured.reasons["non_pad_tokens_per_s"] == "rank 1 saw no step"
+    assert measured.flags["ranks_out_of_step"] == "rank 1 took 0 steps, rank 0 took 20"
+
+
+def later(number: int, *, seconds: float) -> list[Event]:
+    """Steps of a second segment, whose numbers begin anew."""
+    pairs = ((step(n, seconds, segment=1), tokens(n, 64, segment=1)) for n in range(1, 21))
+    return [event("segment", segment=1, batch_ran=2, accumulation=1, data_rank=number), *(e for p in pairs for e in p)]
+
+
+def test_steps_of_different_segments_are_not_the_same_steps() -> None:
+    """Rank 1 ended before its second segment began."""
+    measured = measure(journal(0, extra=later(0, seconds=9.0)), journal(1))
+    assert measured.step_time_median_s == pytest.approx(0.1)
+    assert measured.non_pad_tokens_per_s == pytest.approx(2560)
+    assert measured.tokens["non_pad"] == 2 * 20 * 128
+    assert "no_common_segment" not in measured.flags
+
+
+def test_ranks_without_a_common_segment() -> None:
+    measured = measure(journal(0), rank(1, *later(1, seconds=0.1)))
+    assert (measured.steps_measured, measured.non_pad_tokens_per_s, measured.tokens["samples"]) == (0, None, None)
+    assert measured.reasons["tokens.samples"] == "the ranks stepped in no common segment"
+    assert measured.flags["no_common_segment"].startswith("the ranks stepped in no common segment")
 
 
 def test_ranks_that_share_data_count_once() -> None:
@@ -175,6 +206,14 @@ def test_no_mfu_without_a_peak_that_can_be(
 def test_an_mfu_over_1_keeps_both_numbers() -> None:
     why = measure(journal(), scenario={"peak_flops": 1e6}).reasons["mfu"]
     assert why.startswith(f"would be {FULL / 0.1 / 1e6:.3g}: {FULL / 0.1:.4g} FLOP/s a device, 1e+06 at most")
+
+
+def test_an_hfu_over_1_makes_the_mfu_of_the_same_peak_null() -> None:
+    """Padding may hide a wrong peak from the MFU alone."""
+    measured = measure(journal(count={"non_pad": 12, "non_pad_squares": 72}), scenario={"peak_flops": FULL / 0.1 / 2})
+    assert (measured.mfu, measured.hfu) == (None, None)
+    assert measured.reasons["mfu"] == f"hfu {measured.reasons['hfu']}"
+    assert measured.reasons["hfu"].startswith("would be 2.")
 
 
 def test_the_scenarios_peak_wins() -> None:

@@ -1,5 +1,6 @@
 """What the probe tells of a model, against torch's own counting of the operations it makes."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,15 @@ pytestmark = [
 
 ROWS, LENGTH = 2, 32
 MIXTRAL = TINY | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+LATENT = TINY | {
+    "model_type": "deepseek_v3",
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 2,
+}
 CHECKPOINTING = {"use_reentrant": False}
 
 
@@ -58,6 +68,7 @@ def counted(model: Any) -> int:
         pytest.param(TINY | {"num_key_value_heads": 2}, {}, id="grouped-query-attention"),
         pytest.param(TINY | {"tie_word_embeddings": True}, {}, id="tied-embeddings"),
         pytest.param(TINY | {"model_type": "qwen2"}, {}, id="biases"),
+        pytest.param(LATENT, {}, id="latent-attention"),
         pytest.param({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256}, {}, id="gpt2"),
     ],
 )
@@ -114,8 +125,9 @@ def test_frozen_blocks_below() -> None:
             "weights quantised by gptq are no parameters that could be counted",
         ),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, None),
+        ({"num_hidden_groups": 1}, "layers share their parameters"),
     ],
-    ids=["encoder-decoder", "vision", "linear-attention", "gptq", "bitsandbytes"],
+    ids=["encoder-decoder", "vision", "linear-attention", "gptq", "bitsandbytes", "albert"],
 )
 def test_what_cannot_be_counted(config: dict[str, Any], why: str | None) -> None:
     model = build(TINY)
@@ -129,6 +141,47 @@ def test_a_model_without_a_config() -> None:
     event = describe(torch.nn.Linear(2, 3))
     assert (event["layers"], event["heads"], event["reason"]) == (None, None, "the model has no config")
     assert read_shape(event) == "the model has no config"
+
+
+@pytest.fixture
+def precision() -> Iterator[Any]:
+    """torch's settings of float32 multiplication, put back after the test."""
+    import torch
+
+    matmul: Any = torch.backends.cuda.matmul
+    everywhere: Any = torch.backends
+    before = (matmul.fp32_precision, everywhere.fp32_precision)
+    yield SimpleNamespace(matmul=matmul, everywhere=everywhere)
+    matmul.fp32_precision, everywhere.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    "matmul, everywhere, dtype",
+    [("tf32", "none", "tf32"), ("none", "tf32", "tf32"), ("ieee", "tf32", "float32"), ("none", "none", "float32")],
+)
+def test_float32_in_tensor_cores(precision: Any, matmul: str, everywhere: str, dtype: str) -> None:
+    """Set as transformers' enable_tf32 does it, after which torch's older function raises."""
+    precision.matmul.fp32_precision, precision.everywhere.fp32_precision = matmul, everywhere
+    assert describe(build(TINY))["compute_dtype"] == dtype
+
+
+def test_float32_in_tensor_cores_the_older_way(precision: Any) -> None:
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert describe(build(TINY))["compute_dtype"] == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_type_that_cannot_be_read_costs_the_peak_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed() -> bool:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr("harness.probe.shape._allows_tf32", mixed)
+    event = describe(build(TINY))
+    assert (event["compute_dtype"], event["layers"]) == (None, 2)
 
 
 class Mesh:
