@@ -3,6 +3,7 @@
 Units stand in the names: `_s` seconds, `_bytes` bytes, `_per_s` per second.  A figure that is not known is null, never
 0, and `Measurements.reasons` says why."""
 
+import contextlib
 import json
 import os
 import tempfile
@@ -273,5 +274,6 @@ def write_json(document: Any, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):  # Ctrl-C just after it was renamed
+            os.unlink(name)
         raise

@@ -1,7 +1,9 @@
 """Records survive the disk, and a reader never meets half of one."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -70,3 +72,16 @@ def test_a_record_of_version_1_is_read_and_reported(tmp_path: Path) -> None:
     assert (record.measurements.mfu, record.measurements.flags) == (None, {})
     told = dict(of_record(record, "x"))
     assert (told["step_time_median_s"], told["steps_measured"]) == ("0.03", "17")
+
+
+def test_ctrl_c_just_after_the_record_was_replaced_is_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def replaced(*names: Any) -> None:
+        replace(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replaced)
+    with pytest.raises(KeyboardInterrupt):
+        write_json({"whole": True}, tmp_path / "record.json")
+    assert os.listdir(tmp_path) == ["record.json"]
