@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "labels": {"scenario"},
     "exits": {"record"},
     "metrics": {"journal", "record", "units", "probe", "flops", "peaks"},
-    "classify": {"journal", "record", "units", "probe"},
+    "classify": {"journal", "metrics", "record", "units", "probe"},
     "journal": {"probe"},
     "telemetry": set(),
     "record": {"probe", "telemetry"},

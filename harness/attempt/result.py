@@ -14,7 +14,7 @@ from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
-from harness.record import Attempt, Evidence, Kind, Measurements, Record, Verdict
+from harness.record import Attempt, Kind, Measurements, Record, Verdict
 from harness.scenario import Case
 from harness.telemetry import Telemetry, summarise
 
@@ -31,7 +31,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
     secrets = secrets_of(case)
-    verdict = redacted(_trained(classify.judge(evidence), evidence.ranks, scenario.measure_steps), secrets)
+    verdict = redacted(classify.judge(evidence), secrets)
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
@@ -48,23 +48,6 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "artifacts": artifacts(job, outputs=scenario.keep_outputs),
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
-    )
-
-
-def _trained(verdict: Verdict, ranks: Sequence[RankJournal], expects_steps: bool) -> Verdict:
-    """A job that ended well and taught its model nothing has not ended well."""
-    finding = metrics.did_it_train(ranks) if verdict.kind is Kind.NONE and expects_steps else None
-    if finding is None:
-        return verdict
-    fact = Evidence(file=f"rank-{finding.rank}/events.jsonl", text=finding.reason)
-    return Verdict(
-        kind=finding.kind,
-        reason=finding.reason,
-        transient=False,
-        rank=finding.rank,
-        step=finding.step,
-        phase="steady",
-        evidence=[fact, *verdict.evidence],
     )
 
 

@@ -14,6 +14,7 @@ from harness.classify.evidence import JobEvidence
 from harness.classify.findings import Finding, Tier, find, find_unfinished
 from harness.classify.lines import BACK_OFF, FINISHED, GOES_ON, GRAD_NORM, LOSS
 from harness.journal import RankJournal
+from harness.metrics import did_it_train
 from harness.probe.signatures import match
 from harness.record import Evidence, Kind, Secondary, Verdict
 
@@ -54,7 +55,7 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     end = evidence.end
     if end is None or end.get("why") != "exit" or end.get("exit_code") != 0:
         return None
-    diverged = _judge_loss(evidence) or _judge_logged_loss(evidence)
+    diverged = _judge_training(evidence, [Kind.NAN_LOSS]) or _judge_logged_loss(evidence)
     if diverged is not None:
         return diverged
     unfinished = find_unfinished(evidence)
@@ -63,23 +64,27 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     if evidence.expects_steps and not any(_steps(rank) for rank in evidence.ranks):
         said = "the program ended with exit code 0 and no optimizer step was seen"
         return Verdict(kind=Kind.NO_TRAINING, reason=said, transient=False, evidence=[_end(evidence)])
+    taught_nothing = _judge_training(evidence, [Kind.NO_TRAINING]) if evidence.expects_steps else None
+    if taught_nothing is not None:
+        return taught_nothing
     return Verdict(kind=Kind.NONE, reason="", evidence=[_end(evidence)])
 
 
-def _judge_loss(evidence: JobEvidence) -> Verdict | None:
-    """A loss that is no number to the end: the job was fast and taught nothing."""
-    for rank in evidence.ranks:
-        steps = rank.of("step")
-        if not steps or not isinstance(steps[-1].get("loss"), str):  # the journal writes NaN and Infinity as text
-            continue
-        first = next(n for n in range(len(steps), 0, -1) if n == 1 or not isinstance(steps[n - 2].get("loss"), str))
-        step = steps[first - 1]["step"]
-        said = f"rank {rank.rank}, step {step}: the loss is {steps[-1]['loss']} from here to the end"
-        fact = Evidence(file=f"rank-{rank.rank}/events.jsonl", text=f"step {step}: loss {steps[first - 1]['loss']}")
-        return Verdict(
-            kind=Kind.NAN_LOSS, reason=said, transient=False, rank=rank.rank, step=step, phase="steady", evidence=[fact]
-        )
-    return None
+def _judge_training(evidence: JobEvidence, kinds: Sequence[Kind]) -> Verdict | None:
+    """What speaks against it that a job which ended well has trained, as far as it is of these kinds."""
+    finding = did_it_train(evidence.ranks)
+    if finding is None or finding.kind not in kinds:
+        return None
+    fact = Evidence(file=f"rank-{finding.rank}/events.jsonl", text=finding.reason)
+    return Verdict(
+        kind=finding.kind,
+        reason=finding.reason,
+        transient=False,
+        rank=finding.rank,
+        step=finding.step,
+        phase="steady",
+        evidence=[fact, _end(evidence)],
+    )
 
 
 def _judge_logged_loss(evidence: JobEvidence) -> Verdict | None:
@@ -404,7 +409,9 @@ def _verdict(
     who = f"rank {rank if rank is not None else finding.rank}" if rank is not None or finding.rank is not None else ""
     message = finding.message
     if finding.kind is Kind.GPU_OOM and not memory.ASKED.search(message):
-        message = _first_asked(evidence, findings) or message
+        message = next(
+            (f.message for f in findings if f.kind is Kind.GPU_OOM and memory.ASKED.search(f.message)), message
+        )
     told = memory.told(message) if finding.kind is Kind.GPU_OOM else None
     if told and HALVED.search(finding.message):
         told += " at first; no batch size fits"
@@ -439,18 +446,6 @@ def _verdict(
         evidence=[Evidence(file=finding.file, line=finding.line, text=_one_line(finding.counted)), *facts],
         hint=memory.hint_of(message) if finding.kind is Kind.GPU_OOM else None,
     )
-
-
-def _first_asked(evidence: JobEvidence, findings: Sequence[Finding]) -> str | None:
-    """What was said when memory was first asked for and not there: of a batch size that was then halved."""
-    journalled = [
-        str(event.get("message"))
-        for rank in evidence.ranks
-        for event in rank.of("exception")
-        if event.get("where") == "retry"
-    ]
-    said = [*journalled, *(finding.message for finding in findings if finding.kind is Kind.GPU_OOM)]
-    return next((message for message in said if memory.ASKED.search(message)), None)
 
 
 def _mute(evidence: JobEvidence, findings: Sequence[Finding]) -> tuple[int, int] | None:

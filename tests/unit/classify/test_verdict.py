@@ -456,3 +456,14 @@ def test_a_launcher_that_was_killed() -> None:
     killed = {"why": "exit", "exit_code": -9, "ended": T0}
     assert judge(evidence(killed, rank(0), rank(1))).kind is Kind.KILLED
     assert judge(evidence(killed | {"oom_kill": 2}, rank(0), rank(1))).kind is Kind.HOST_OOM
+
+
+def test_a_job_that_ended_well_and_changed_nothing() -> None:
+    """Judged here and not over the verdict: who asks of a job directory gets the record's answer."""
+    steps = [step(number, grad_norm=0.0) for number in range(1, 7)]
+    idle = rank(0, *steps, event("end", exit_code=0))
+    verdict = judge(evidence(FINE, idle))
+    assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.NO_TRAINING, 0, False)
+    assert verdict.reason == "rank 0: the gradient norm is 0 in all 6 steps"
+    assert [fact.file for fact in verdict.evidence] == ["rank-0/events.jsonl", "end.json"]
+    assert judge(evidence(FINE, idle, expects_steps=False)).kind is Kind.NONE
