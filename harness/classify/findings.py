@@ -12,7 +12,7 @@ from harness.classify.evidence import JobEvidence
 from harness.classify.lines import FULL_CARD, Weight
 from harness.classify.log import Log, Raised, Told
 from harness.journal import Event, RankJournal
-from harness.probe.signatures import ANY_MISTAKE, Signature, match
+from harness.probe.signatures import COLLECTIVES, Signature, match, row_of
 from harness.record import Kind
 from harness.units import parse_bytes
 
@@ -27,14 +27,10 @@ WRAPPERS = re.compile(
 CONTEXT_CREATION = re.compile(r":(?:set_device|_cuda_setDevice|_lazy_init|_cuda_init|init)$")
 RAW_CUDA = re.compile(r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation")
 NOT_INITIALIZED = re.compile(r"(?:CUDNN|CUBLAS)_STATUS_NOT_INITIALIZED")
-COLLECTIVES = frozenset([Kind.NCCL, Kind.RENDEZVOUS])
-OWN_FAULTS = frozenset([Kind.GPU_OOM, Kind.HOST_OOM, Kind.CUDA_ERROR, Kind.DISK_FULL, Kind.NAN_LOSS])
 DEVICE_ASSERT = re.compile(r"device-side assert triggered")
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?= (?:Client|Server|Too Many|Not Found|Unauthorized|Forbidden|Service|Bad|Gateway|Internal))"
 )
-
-
 PYTHON = ("traceback", "line", "summary")  # sources that are exceptions of Python
 UNRAISED = ("c10d", "warning", "nccl", "abort")  # sources that are no exception of Python
 
@@ -46,9 +42,7 @@ class Tier(IntEnum):
     CAUSE = 1  # a known reason that is not about a peer
     UNKNOWN = 2  # an exception nobody knows: still the rank's own
     HANDLED = 3  # told, and the writer trained on: a cause only where peers tell of nothing but each other
-    COLLECTIVE = (
-        4  # a collective or the meeting before it failed or waited in vain: often because another rank had ended
-    )
+    COLLECTIVE = 4  # a collective or the meeting before it failed or waited in vain: often another rank had ended
     CONSEQUENCE = 5  # tells of another rank's end
     CAUGHT = 6  # in the log of a rank that the probe saw go on, or that was ended by others: no cause
 
@@ -160,7 +154,7 @@ def _of_event(rank: RankJournal, error: Event, file: str, line: int | None) -> F
         for link in error.get("chain") or []
     ]
     bases = [str(base) for base in error.get("bases") or []]
-    row, depth = _row_of(name, bases, str(error.get("message", "")), chain)
+    row, depth = row_of(name, bases, str(error.get("message", "")), chain)
     seen = error if depth == 0 else _as_seen(rank, error, chain[depth - 1])
     finding = _finding(
         rank.rank,
@@ -251,7 +245,7 @@ def _of_raised(raised: Raised, others: Iterable[Finding]) -> Finding | None:
         for other in others
     ):
         return None  # told in two ways
-    row, depth = _row_of(raised.type, [], raised.message, raised.chain)
+    row, depth = row_of(raised.type, [], raised.message, raised.chain)
     if raised.source in UNRAISED and row is None:
         return None  # chatter
     if raised.source == "warning" and row is not None and not row.consequence:
@@ -300,40 +294,6 @@ def _finding(
     else:
         tier = Tier.COLLECTIVE if kind in COLLECTIVES else Tier.CAUSE
     return Finding(rank, kind, tier, transient, name, message, file, line)
-
-
-def _row_of(
-    name: str, bases: list[str], message: str, chain: Sequence[tuple[str, str, str]]
-) -> tuple[Signature | None, int]:
-    """The row that says most of an exception and what is behind it, and how deep in the chain it was found.
-
-    Causes count for an exception that says nothing certain: a mistake's type, or one nobody knows.  What was merely
-    being handled counts only for the latter: a NameError in the handler of an out-of-memory error is a NameError.
-    A collective that fails while the rank's own error is handled is the clean-up: the peers have ended, or wait."""
-    row = match(name, bases, message)
-    if row is not None and row.kind in COLLECTIVES:
-        for depth, (deeper_name, deeper_message, _) in enumerate(chain, 1):
-            deeper = match(deeper_name, [], deeper_message)
-            if deeper is not None and deeper.kind in OWN_FAULTS:
-                return deeper, depth
-    if row is not None and row is not ANY_MISTAKE and not _vague(row):
-        return row, 0
-    for depth, (deeper_name, deeper_message, link) in enumerate(chain, 1):
-        if link == "context" and row is not None and not _vague(row):
-            break
-        deeper = match(deeper_name, [], deeper_message)
-        if (
-            deeper is not None
-            and deeper.kind != Kind.USER_ERROR
-            and not (row is not None and deeper.kind == row.kind and deeper.transient is None)
-        ):
-            return deeper, depth
-    return row, 0
-
-
-def _vague(row: Signature) -> bool:
-    """A writer that failed, a process that was lost: why stands behind it, where it stands at all."""
-    return row.kind == Kind.UNKNOWN or (row.kind == Kind.DISK_FULL and row.transient is None)
 
 
 def _transient(row: Signature | None, links: Sequence[tuple[str, str]], frames: Sequence[str]) -> bool | None:

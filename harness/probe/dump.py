@@ -15,7 +15,7 @@ from .journal import SCHEMA
 from .layout import JobPaths, run_hash_of
 from .reading import Event, decode_event, open_regular, read_document
 from .series import Journals, labels_of
-from .signatures import match
+from .signatures import row_of
 from .writing import write_document
 
 _TELLING = re.compile(rb'"e": ?"(exception|step|segment)"')  # a long journal is not decoded for its few exceptions
@@ -131,8 +131,7 @@ def _judge(error: Event) -> tuple[str, bool]:
     name = str(error.get("type", "")).removeprefix("builtins.")
     if name == "KeyboardInterrupt":
         return "killed", False
-    for each in [error, *(error.get("chain") or [])]:
-        row = match(str(each.get("type")), list(each.get("bases") or []), str(each.get("message", "")))
-        if row is not None:
-            return row.kind, row.consequence
-    return "unknown", False
+    links = error.get("chain") or []
+    chain = [(str(link.get("type")), str(link.get("message", "")), str(link.get("link"))) for link in links]
+    row, _ = row_of(name, [str(base) for base in error.get("bases") or []], str(error.get("message", "")), chain)
+    return ("unknown", False) if row is None else (row.kind, row.consequence)

@@ -7,6 +7,7 @@ Rows without a type also read what libraries print without raising (NCCL's warni
 
 import builtins
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -565,6 +566,9 @@ _USER = (
     ),
 )
 
+COLLECTIVES = frozenset(["nccl", "rendezvous"])
+OWN_FAULTS = frozenset(["gpu_oom", "host_oom", "cuda_error", "disk_full", "nan_loss"])
+
 SIGNATURES: tuple[Signature, ...] = (
     *_NCCL,
     *_GPU_MEMORY,
@@ -595,6 +599,40 @@ def match(type_name: str, bases: list[str], message: str) -> Signature | None:
         if row.pattern is None or row.pattern.search(message):
             return row
     return None
+
+
+def row_of(
+    name: str, bases: list[str], message: str, chain: Sequence[tuple[str, str, str]]
+) -> tuple[Signature | None, int]:
+    """The row that says most of an exception and what is behind it, and how deep in the chain it was found.
+
+    Causes count for an exception that says nothing certain: a mistake's type, or one nobody knows.  What was merely
+    being handled counts only for the latter: a NameError in the handler of an out-of-memory error is a NameError.
+    A collective that fails while the rank's own error is handled is the clean-up: the peers have ended, or wait."""
+    row = match(name, bases, message)
+    if row is not None and row.kind in COLLECTIVES:
+        for depth, (deeper_name, deeper_message, _) in enumerate(chain, 1):
+            deeper = match(deeper_name, [], deeper_message)
+            if deeper is not None and deeper.kind in OWN_FAULTS:
+                return deeper, depth
+    if row is not None and row is not ANY_MISTAKE and not _vague(row):
+        return row, 0
+    for depth, (deeper_name, deeper_message, link) in enumerate(chain, 1):
+        if link == "context" and row is not None and not _vague(row):
+            break
+        deeper = match(deeper_name, [], deeper_message)
+        if (
+            deeper is not None
+            and deeper.kind != "user_error"
+            and not (row is not None and deeper.kind == row.kind and deeper.transient is None)
+        ):
+            return deeper, depth
+    return row, 0
+
+
+def _vague(row: Signature) -> bool:
+    """A writer that failed, a process that was lost: why stands behind it, where it stands at all."""
+    return row.kind == "unknown" or (row.kind == "disk_full" and row.transient is None)
 
 
 def _builtin_bases(name: str) -> list[str]:

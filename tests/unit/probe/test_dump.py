@@ -105,6 +105,19 @@ def test_an_empty_folder(tmp_path: Path) -> None:
             ("gpu_oom", 0, 3),
             id="behind another",
         ),
+        pytest.param(
+            [
+                [
+                    journals.error(
+                        "builtins.ValueError",
+                        "cannot train",
+                        chain=[{"type": "torch.OutOfMemoryError", "message": OOM, "link": "cause"}],
+                    )
+                ]
+            ],
+            ("gpu_oom", 0, 3),
+            id="a mistake's type around it",
+        ),
         pytest.param([[journals.step(1)]], None, id="none"),
     ],
 )
