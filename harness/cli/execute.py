@@ -24,7 +24,6 @@ from harness.cli.ending import (
     tell,
     write_termination_log,
 )
-from harness.cli.output import make_way, write_output
 from harness.cli.signals import Signals
 from harness.forward.start import absent, choose
 from harness.probe.redact import redact
@@ -133,6 +132,8 @@ def execute(
 
 def _write_output(ending: Ending, path: Path) -> None:
     """Where nothing was launched there is no record, and nothing to write."""
+    from harness.cli.output import write_output
+
     if ending.record is None or ending.path is None:
         return
     try:
@@ -206,6 +207,7 @@ def run(request: Request, signals: Signals) -> Ending:
 def prepare(request: Request) -> Plan:
     """Check everything that can be wrong before launch, and make the folder.  Raises Refusal."""
     from harness.attempt import Machine, Settings, missing
+    from harness.cli.output import make_way
     from harness.cli.program import case_of
     from harness.labels import gather
     from harness.leases import lock_dir

@@ -19,7 +19,7 @@ from typing import Any, Self
 from harness import supervise
 from harness.engines import diagnostics
 from harness.journal import read_document
-from harness.probe.layout import JobPaths
+from harness.probe.layout import JOB_ID, JobPaths
 from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
 from harness.scenario import Scenario
@@ -33,8 +33,6 @@ TORCHRUN = (
     "close.__defaults__ = (None, 5) if close.__defaults__ == (None, 30) else close.__defaults__; "
     "from torch.distributed.run import main; main()"
 )
-
-JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job
 
 # Set by a launcher for its own ranks, or by the pytest around us: a job started inside of either is no part of it.
 _LEAKED = re.compile(

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.probe.companions import AIM_PARENT, AIM_REPO, AIM_TIMEOUT_S
 from harness.probe.layout import JobPaths, run_hash_of
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
@@ -26,10 +27,7 @@ from .deadlines import ORPHAN_S, Deadlines
 from .locks import locked
 from .report import Report
 
-PARENT = "HARNESS_AIM_PARENT"  # pid of who has started this: a forked child of it may keep the pipe open
-REPO = "HARNESS_AIM_REPO"  # not in argv, which every user of the machine can read: an aim:// URL may hold a secret
 PATIENCE = "HARNESS_AIM_TIMEOUT_S"  # seconds; takes the place of job.json's and of ORPHAN_S
-TIMEOUT_S = 30.0
 RECORD_S = 10.0  # from end.json to the record with the verdict
 OPEN_S = 120.0  # to import Aim and open the repo, of each; a busy machine is slow
 FULL_DISK_BYTES = 4 * 2**20  # Aim allocates two logs of 1 MiB a run in advance
@@ -43,14 +41,14 @@ def main(argv: list[str]) -> NoReturn:
     """Forward the job directory `argv[0]`; the exit status is 0 whatever happened, forwarder.json says it."""
     with contextlib.suppress(OSError):
         os.nice(10)
-    job, name = JobPaths(Path(argv[0])), os.environ.pop(REPO, "")
+    job, name = JobPaths(Path(argv[0])), os.environ.pop(AIM_REPO, "")
     document = read_document(job.job) or {}
     options = document["aim"] if isinstance(document.get("aim"), dict) else {}
     patience = os.environ.get(PATIENCE)  # of somebody who forwards a long job by hand
-    timeout_s = float(patience or options.get("timeout_s") or TIMEOUT_S)
+    timeout_s = float(patience or options.get("timeout_s") or AIM_TIMEOUT_S)
     report = Report(job.forwarder, redact(name))
     deadlines = Deadlines(timeout_s, timeout_s if patience else ORPHAN_S)
-    parent = os.environ.pop(PARENT, "")
+    parent = os.environ.pop(AIM_PARENT, "")
     report.write()
     forwarding = Forwarding(job, document, name, options.get("index_lock"), report, deadlines)
     thread = threading.Thread(target=forwarding.run, name="aim", daemon=True)
@@ -145,7 +143,7 @@ class Forwarding:
     def _forward(self) -> str | None:
         """Do all of it; returns what is missing in Aim, None when nothing is."""
         if not self._name or not self._document:
-            raise AimError(f"{REPO} is not set" if not self._name else f"{self._job.job} cannot be read")
+            raise AimError(f"{AIM_REPO} is not set" if not self._name else f"{self._job.job} cannot be read")
         quiet()
         self._deadlines.enter("importing aim", OPEN_S)
         self._report.note(aim=import_aim(sys.executable))

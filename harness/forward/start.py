@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.forward.report import SCHEMA, STILL
-from harness.probe.companions import aim_is_installed, quiet_environment
+from harness.probe.companions import AIM_REPO, AIM_TIMEOUT_S, aim_is_installed, quiet_environment
 from harness.probe.layout import JobPaths
 from harness.probe.reading import read_document
 from harness.probe.redact import redact
 from harness.probe.writing import write_document
 
-REPO = "HARNESS_AIM_REPO"
-TIMEOUT_S = 30.0
 SCRIPT = Path(__file__).with_name("__main__.py")
 REAP_S = 5.0  # a process that SIGKILL does not end hangs in the kernel; nobody waits for it longer
 
@@ -29,7 +27,7 @@ class Aim:
 
     repo: str = field(repr=False)  # a URL may hold a secret
     python: str
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = AIM_TIMEOUT_S
 
     def section(self, index_lock: Path | None = None) -> dict[str, Any]:
         """What job.json holds under `aim`.  Without a lock file of its own the repo has one beside `.aim`."""
@@ -58,7 +56,7 @@ def choose(
     python = python or sys.executable
     if os.sep in python:  # the forwarder starts in another folder; a bare name is looked up on PATH
         python = absolute(python, base)
-    return Aim(absolute(repo or str(default), base), python, timeout_s or TIMEOUT_S)
+    return Aim(absolute(repo or str(default), base), python, timeout_s or AIM_TIMEOUT_S)
 
 
 def absent() -> str:
@@ -97,7 +95,7 @@ class Forwarder:
                 process = subprocess.Popen(
                     [aim.python, "-I", str(SCRIPT), str(job.root)],
                     cwd=job.root,  # Aim makes its database by `python -m`: not among the user's modules
-                    env=quiet_environment(os.environ) | {REPO: repo},
+                    env=quiet_environment(os.environ) | {AIM_REPO: repo},
                     stdin=subprocess.PIPE,  # its end tells the forwarder that the harness has died
                     stdout=log,
                     stderr=log,

@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from .companions import aim_is_installed
 from .dump import usable
-from .layout import JobPaths, run_hash_of
+from .layout import JOB_ID, JobPaths, run_hash_of
 from .measure import Meter
 from .own_job import OwnJob, end_those_that_have_trained
 from .reading import read_document
 
-JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job of the harness
 COPIES = ("harness_probe.measure", "harness.probe.measure")  # the staged one, and the installed one
 DEEPEST = 20  # level of a label that is told as it is
 
@@ -53,6 +52,22 @@ class Attachment:
         """End the job, if it is the program's own."""
         if self.job is not None:
             self.job.end()
+
+
+class Attached:
+    """What callback and journal tell of their run."""
+
+    _attached: Attachment
+
+    @property
+    def run_hash(self) -> str | None:
+        """Of the run in Aim, known before the run is made; None where there is none, or none any more."""
+        return self._attached.run_hash
+
+    @property
+    def repo(self) -> str | None:
+        """Where the run is, secrets of a URL hidden; None without Aim."""
+        return self._attached.repo
 
 
 def attach(

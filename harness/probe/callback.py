@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from .attach import Attachment, Name, Repo, attach
+from .attach import Attached, Attachment, Name, Repo, attach
 from .hooks import install_for_own
 from .measure import Meter
 from .model import count_parameters, is_whole, trainable_names
@@ -18,7 +18,7 @@ from .shape import count_roles
 FROZEN_SINCE = "other parameters train than when the Trainer was made, and the model has been sharded since"
 
 
-class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
+class BenchmarkAimCallback(Attached, TrainerCallback):  # type: ignore[misc]
     """Labels a job, and leaves all that was tracked in one JSON document and in a run of an Aim repo.
 
     `custom_metadata`: labels, any mapping that JSON can hold; `experiment` among them names the run's experiment.
@@ -43,16 +43,6 @@ class BenchmarkAimCallback(TrainerCallback):  # type: ignore[misc]
         if self._attached.job is not None:
             install_for_own(self._attached.meter)
         self._forget()
-
-    @property
-    def run_hash(self) -> str | None:
-        """Of the run in Aim, known from the start; None where there is none, or none any more."""
-        return self._attached.run_hash
-
-    @property
-    def repo(self) -> str | None:
-        """Where the run is, secrets of a URL hidden; None without Aim."""
-        return self._attached.repo
 
     @property
     def harness_meter(self) -> Meter | None:

@@ -12,6 +12,10 @@ from pathlib import Path
 
 from .layout import JobPaths
 
+# Environment of the forwarder: where runs go (not in argv, which every user of the machine can read: a URL may hold a
+# secret), and the pid of who has started it (a forked child of that one may keep its pipe open).
+AIM_REPO, AIM_PARENT = "HARNESS_AIM_REPO", "HARNESS_AIM_PARENT"
+AIM_TIMEOUT_S = 30.0  # after a job's end, by default
 SAMPLER_END_S = 2.0
 FORWARDER_END_S = 5.0  # what the process's end waits for the forwarder: it is mostly done within one
 LOST_SOON = ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")  # there, what is left behind may be killed with the program
@@ -46,7 +50,7 @@ class Companions:
 
     def _start_forwarder(self, place: str) -> "subprocess.Popen[bytes] | None":
         command = ["-I", str(self._package / "forward" / "__main__.py"), str(self._job.root)]
-        environ = {"HARNESS_AIM_REPO": place, "HARNESS_AIM_PARENT": str(os.getpid())}
+        environ = {AIM_REPO: place, AIM_PARENT: str(os.getpid())}
         return self._start("the forwarder to Aim", command, self._job.forwarder_log, environ)
 
     def _start_sampler(self) -> "subprocess.Popen[bytes] | None":

@@ -1,8 +1,9 @@
-"""The names of a job directory's files: the one place that joins paths."""
+"""The names of a job directory's files: the one place that joins paths; and of the job itself."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+JOB_ID = "HARNESS_JOB_ID"  # in the environment of every process of a job of the harness
 _ATTEMPT = "attempt-"
 
 

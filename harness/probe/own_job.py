@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .companions import Companions
+from .companions import AIM_TIMEOUT_S, Companions
 from .dump import first_error
 from .layout import JobPaths, attempt
 from .measure import Meter
@@ -25,7 +25,6 @@ from .redact import redact, redact_argv, redact_tree, secret_arguments, secret_v
 from .start import begin
 from .writing import write_document
 
-AIM_TIMEOUT_S = 30.0
 RENDEZVOUS_S = 10.0  # that a rank waits for rank 0's word of where the job directory is
 # (rank, number of ranks) as launchers tell them, before the program has set up its process group.
 _RANKS = (

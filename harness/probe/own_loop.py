@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from .attach import Name, Repo, attach
+from .attach import Attached, Name, Repo, attach
 
 
-class Journal:
+class Journal(Attached):
     """Journals the steps of a training loop.  The arguments are those of `BenchmarkAimCallback`.
 
         journal = Journal({"team": "search"})
@@ -32,16 +32,6 @@ class Journal:
         self._attached = attach(custom_metadata, output_file, repo, results)
         self._meter = self._attached.meter
         self._meter.told_by_program()
-
-    @property
-    def run_hash(self) -> str | None:
-        """Of the run in Aim; None where there is none."""
-        return self._attached.run_hash
-
-    @property
-    def repo(self) -> str | None:
-        """Where the run is, secrets of a URL hidden; None without Aim."""
-        return self._attached.repo
 
     def step(
         self,

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.forward.start import REPO, SCRIPT, Forwarder
+from harness.forward.start import SCRIPT, Forwarder
 from harness.journal import read_document
+from harness.probe.companions import AIM_REPO
 from harness.probe.layout import JobPaths
 from tests.unit import journals
 from tests.unit.forward.recorded import OUTCOMES, aim, append, end, make_job, names, query
@@ -134,7 +135,7 @@ def orphan(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
     def start(job: JobPaths, **environ: str) -> "subprocess.Popen[bytes]":
         argv = [sys.executable, "-I", str(SCRIPT), str(job.root)]
         return subprocess.Popen(
-            argv, env={**os.environ, REPO: str(tmp_path / "repo"), **environ}, stdin=subprocess.DEVNULL
+            argv, env={**os.environ, AIM_REPO: str(tmp_path / "repo"), **environ}, stdin=subprocess.DEVNULL
         )
 
     return start
