@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ from harness.journal import read_document, read_events
 from harness.probe.layout import JobPaths
 from harness.record import Kind
 from tests.acceptance.conftest import TARGETS, Pod
-from tests.aim_faults import bare_python, fill, free_port, make_old, make_read_only, needs_aim, server, tmpfs
+from tests.aim_faults import FAULTS, STEPS, Fault, bare_python, fault_id, forwarder_killed, is_struck_at, needs_aim
 from tests.unit.forward.recorded import query
 from tests.unit.jobs import eventually, processes_naming
 
 pytestmark = [pytest.mark.slow, needs_aim]
 
 TIMEOUT_S = 6.0  # of the forwarder, from the program's end
-STRUCK_AT, STEPS = 15, 20
 OOM_ON_RANK_1 = """
 import os
 import torch
@@ -122,96 +120,29 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dump
 
 
-Strike = Callable[[], None]
-Fault = tuple[str, str, Strike | None]  # interpreter, repo, what is done at step 15
-
-
-@contextmanager
-def not_installed(root: Path) -> Iterator[Fault]:
-    python = bare_python(root / "venv")
-    [packages] = (root / "venv").glob("lib/*/site-packages")
+def python_without_aim(folder: Path) -> str:
+    """This interpreter's packages, but for Aim, in a venv made in `folder`."""
+    python = bare_python(folder)
+    [packages] = folder.glob("lib/*/site-packages")
     (packages / "aim.py").write_text("raise ModuleNotFoundError('No module named aim', name='aim')")
     here = Path(__file__).parents[2]
     (packages / "all.pth").write_text(f"{sysconfig.get_path('purelib')}\n{here}\n")
-    yield str(python), "repo", None
+    return str(python)
 
 
-@contextmanager
-def read_only(root: Path) -> Iterator[Fault]:
-    with tmpfs(root / "disk", "1m") as disk:
-        make_read_only(disk)
-        yield sys.executable, str(disk), None
-
-
-@contextmanager
-def old_version(root: Path) -> Iterator[Fault]:
-    make_old(root / "repo", "0.9")
-    yield sys.executable, "repo", None
-
-
-@contextmanager
-def full_disk(root: Path) -> Iterator[Fault]:
-    with tmpfs(root / "disk", "3m") as disk:
-        yield sys.executable, str(disk), lambda: fill(disk / "filler")
-
-
-@contextmanager
-def deleted(root: Path) -> Iterator[Fault]:
-    yield sys.executable, "repo", lambda: shutil.rmtree(root / "repo")
-
-
-@contextmanager
-def server_killed(root: Path) -> Iterator[Fault]:
-    with server(root / "repo") as (url, process):
-        yield sys.executable, url, lambda: os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextmanager
-def server_frozen(root: Path) -> Iterator[Fault]:
-    with server(root / "repo") as (url, process):
-        yield sys.executable, url, lambda: os.killpg(process.pid, signal.SIGSTOP)
-
-
-@contextmanager
-def no_server(root: Path) -> Iterator[Fault]:
-    yield sys.executable, f"aim://127.0.0.1:{free_port()}", None
-
-
-@contextmanager
-def forwarder_killed(root: Path) -> Iterator[Fault]:
-    def strike() -> None:
-        [pid] = processes_naming(f"forward/__main__.py\0{root}")
-        os.kill(pid, signal.SIGKILL)
-
-    yield sys.executable, "repo", strike
-
-
-# fault, state in forwarder.json, text of its reason
-FAULTS = [
-    (not_installed, "failed", "aim is not installed"),
-    (read_only, "failed", "Read-only file system"),
-    (old_version, "failed", "the repo has version 0.9"),
-    (full_disk, "partial", "free on the disk"),
-    (deleted, "partial", "was it deleted?"),
-    (server_killed, "partial", "wait for the server"),
-    (server_frozen, "partial", "wait for the server"),
-    (no_server, "failed", "Aim Server"),
-    (forwarder_killed, "partial", "still forwarding"),
-]
-
-
-@pytest.mark.parametrize(
-    ("fault", "state", "reason"), FAULTS, ids=[fault.__name__.replace("_", "-") for fault, *_ in FAULTS]
-)
+@pytest.mark.parametrize("fault", FAULTS, ids=fault_id)
 def test_a_fault_of_aim_costs_a_script_nothing(
-    script: Script, reference: dict[str, Any], fault: Any, state: str, reason: str
+    script: Script, reference: dict[str, Any], fault: Callable[[Path], AbstractContextManager[Fault]]
 ) -> None:
-    with fault(script.root) as (python, repo, strike):
+    state, reason = FAULTS[fault]
+    with fault(script.root) as given:
+        repo, strike = given.repo, given.strike
+        python = python_without_aim(script.root / "venv") if given.without_aim else sys.executable
         gate = ["gate"] if strike else []
         patience = {"HARNESS_AIM_TIMEOUT_S": f"{TIMEOUT_S:g}"}
         process = script.start("own.py", repo, str(STEPS), *gate, python=python, **patience)
         if strike is not None:
-            eventually(lambda: process.poll() is not None or is_struck_at(script))
+            eventually(lambda: process.poll() is not None or any(map(is_struck_at, script.jobs)))
             strike()
             (script.root / "gate").touch()
         done = ended(process)
@@ -223,19 +154,10 @@ def test_a_fault_of_aim_costs_a_script_nothing(
     assert (dump["error"], dump["labels"]["team"], dump["labels"]["seed"]) == (None, "own", 7)
     assert [each["values"] for each in dump["sequences"] if each["name"] == "__system__memory_percent"]
     assert (told["state"], told["indexed"]) == (state, False)
-    assert reason in told["reason"]
+    assert ("still forwarding" if fault is forwarder_killed else reason) in told["reason"]
     if state == "failed":
         assert f"harness: nothing has reached Aim: {told['reason']}" in done.stderr
         assert dump["run_hash"] is None
-
-
-def is_struck_at(script: Script) -> bool:
-    """Whether the program waits at its step 15, and Aim has taken something of it."""
-    for job in script.jobs:
-        steps = [event for _, event in read_events(job.events(0)) if event["e"] == "step"]
-        tracked = (read_document(job.forwarder) or {}).get("tracked") or 0
-        return len(steps) == STRUCK_AT and tracked >= STRUCK_AT
-    return False
 
 
 def last_word(job: JobPaths) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from harness.forward.start import Aim, Forwarder
 from harness.probe.layout import JobPaths
-from tests.aim_faults import bare_python, fill, free_port, make_old, make_read_only, needs_aim, server, tmpfs
+from tests.aim_faults import bare_python, delete, fill, free_port, make_old, make_read_only, needs_aim, server, tmpfs
 from tests.unit import journals
 from tests.unit.forward.recorded import aim, append, end, make_job, names, query
 from tests.unit.forward.test_forward import running, told
@@ -131,7 +130,7 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_repo_deleted_under_the_job(tmp_path: Path) -> None:
     job, forwarder = running(tmp_path, tmp_path / "repo", TIMEOUT_S)
-    shutil.rmtree(tmp_path / "repo")
+    delete(tmp_path / "repo")
     append(job.events(0), *[journals.step(n) for n in range(7, 20)])
     end(job)
     done = ended_by_itself(forwarder)
