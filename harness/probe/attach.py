@@ -96,7 +96,7 @@ def attach(
         attached = Attachment(job.meter, feeds=True, job=job)
     attached.meter.label(plain)
     if output is not None:
-        attached.meter.outputs.append(output)
+        attached.meter.dumps.paths.append(output)
     return attached
 
 

@@ -6,6 +6,7 @@ live to see."""
 import errno
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,36 @@ def _umask() -> int:
         return int(told.split()[1], 8)
     except (OSError, StopIteration, ValueError, IndexError):
         return 0o077
+
+
+class Dumps:
+    """The dumps that a program has asked for, of the job that it runs in."""
+
+    def __init__(self, job: JobPaths) -> None:
+        self._job = job
+        self.paths: list[Path] = []
+        self.ended_by: dict[str, Any] | None = None  # an end of training that is no exception of the journals
+        self.outdated = False  # something was journalled since
+        self._written = False
+
+    def write(self) -> None:
+        """Write all; a file that cannot be written is told of on stderr."""
+        if not self.paths:
+            return
+        dump = document(self._job, first_error(self._job) or self.ended_by)
+        self._written, self.outdated = True, False
+        for path in self.paths:
+            try:
+                write_dump(dump, path)
+            except OSError as fault:
+                print(f"harness: {path} not written: {fault}", file=sys.stderr)
+
+    def renew(self) -> None:
+        """After the journal's end: an evaluation may have followed training, or training have never begun."""
+        if self._written:
+            self.paths = [path for path in self.paths if path.exists()]  # where it was taken away, it is not missed
+        if self.outdated or not self._written:
+            self.write()
 
 
 def document(job: JobPaths, error: dict[str, Any] | None) -> dict[str, Any]:

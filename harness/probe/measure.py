@@ -6,12 +6,11 @@ reaches the target."""
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from .checksum import combined, tensor_sums
-from .dump import document, first_error, write_dump
+from .dump import Dumps
 from .errors import (
     PASSING,
     Record,
@@ -73,12 +72,10 @@ class Meter:
         self.trainer: Any = None  # the Trainer whose train() runs
         self.shifted: bool | None = None  # whether its loss shifts the labels; None: not yet asked
         self.depth = 0  # of train() calls
-        self.outputs: list[Path] = []  # where the dump goes when training ends
         self.wants_history = False  # of the GPU's allocator
         self.told = False  # the program tells its steps itself
         self.is_own = False  # the job is the program's own
-        self.ended_by: dict[str, Any] | None = None  # an end of training that is no exception of the journal
-        self._dumped = self._news = False  # a dump was written; something was journalled that it lacks
+        self.dumps = Dumps(job)
         self._journal = journal
         self._faults: Counter[str] = Counter()
         self._passing: Counter[str] = Counter()
@@ -153,8 +150,7 @@ class Meter:
         if self.depth == 0:
             self.end_segment()
             self.trainer = None
-            if error is not None or self.rank == 0:
-                self.dump(error)
+            self._training_left(error)
 
     def begin(
         self,
@@ -228,38 +224,21 @@ class Meter:
         if labels:
             self._write("labels", labels=redact_tree(labels, self.secrets))
 
-    def dump(self, error: BaseException | None) -> None:
-        """Write the dump to where it was asked for; `error`: what has ended training."""
+    def _training_left(self, error: BaseException | None) -> None:
+        """After the last line of training: the dump, of rank 0, and of any rank that ended badly."""
         if self.off:
             return
-        self.ended_by = None
+        self.dumps.ended_by = None
         if error is not None and exit_code_of(error) != 0:
-            self.ended_by = {
+            self.dumps.ended_by = {
                 "kind": "unknown",
                 "type": qualified(type(error)),
                 "message": message_of(error, self.secrets),
                 "rank": self.rank,
                 "step": self._last_step,
             }
-        if self.outputs:
-            self._dump()
-
-    def _dump(self) -> None:
-        dump = document(self.job, first_error(self.job) or self.ended_by)
-        self._dumped, self._news = True, False
-        for path in self.outputs:
-            try:
-                write_dump(dump, path)
-            except OSError as fault:
-                print(f"harness: {path} not written: {fault}", file=sys.stderr)
-
-    def _renew_dump(self) -> None:
-        """After the journal's end: an evaluation may have followed training, or training have never begun."""
-        if self._dumped:
-            self.outputs = [path for path in self.outputs if path.exists()]  # where it was taken away, it is not missed
-        if self.rank == 0 and self.outputs and (self._news or not self._dumped):
-            with self.guard("dump"):
-                self._dump()
+        if error is not None or self.rank == 0:
+            self.dumps.write()
 
     def _start_segment(self) -> None:
         self._segment += 1
@@ -355,8 +334,7 @@ class Meter:
             self.saw(error, "train")
         if self._journal is not None:
             self._journal.sync()
-        if error is not None or self.rank == 0:
-            self.dump(error)
+        self._training_left(error)
 
     def _start_loop(self, step: int, *, cuda: bool) -> None:
         """A segment of a program without a Trainer, whose first step is `step`."""
@@ -395,7 +373,7 @@ class Meter:
             events.append(("tokens", {"step": ended.fields["step"], "segment": ended.fields["segment"], **counts}))
         if self._journal is not None:
             self._journal.write_all(events)
-            self._news = True
+            self.dumps.outdated = True
 
     def _why_uncounted(self) -> str:
         cls = type(self.trainer)
@@ -408,7 +386,7 @@ class Meter:
         self.tag_overhead("log")
         numbers = {k: v for k, v in logs.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
         self._write("log", step=step, epoch=epoch, logs=numbers)
-        self._news = True
+        self.dumps.outdated = True
 
     def evaluated(self, step: int) -> None:
         self.tag_overhead("eval")
@@ -430,7 +408,7 @@ class Meter:
         step = (self._last_step or 0) + 1 if in_step else None
         record = describe(error, where=where, step=step, phase=self.phase, exit_code=exit_code, secrets=self.secrets)
         self._write("exception", **record)
-        self._news = True
+        self.dumps.outdated = True
         is_bare_exit = isinstance(error, SystemExit)
         if isinstance(error, KeyboardInterrupt) or (is_bare_exit and self._sightings.best()):
             return None
@@ -483,7 +461,9 @@ class Meter:
         self._write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)
         self._journal = None
         journal.close()
-        self._renew_dump()
+        if self.rank == 0:
+            with self.guard("dump"):
+                self.dumps.renew()
 
 
 class Guard:

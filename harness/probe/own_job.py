@@ -194,7 +194,7 @@ def _describe(job: JobPaths, name: str, labels: dict[str, Any], secrets: set[str
 
 def _last_word(meter: Meter) -> dict[str, Any]:
     """end.json of a job without a supervisor: nobody knows its exit code, the verdict is the program's own view."""
-    error = first_error(meter.job) or meter.ended_by
+    error = first_error(meter.job) or meter.dumps.ended_by
     if error is None:
         verdict = {"kind": "none" if meter.steps else "no_training", "reason": "", "rank": None, "step": None}
     else:

@@ -96,7 +96,7 @@ def _follow_program(meter: Meter) -> None:
     measure.activate(meter)
     output = launched.get("output_file")
     if isinstance(output, str):
-        meter.outputs.append(Path(output))
+        meter.dumps.paths.append(Path(output))
 
 
 def _end(meter: Meter) -> None:
