@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.metrics import figures
 from harness.peaks import TABLE
 from harness.record import Record
+from harness.telemetry import figures as telemetry
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -24,6 +25,11 @@ def schema() -> str:
         null = "" if figure.null.startswith("never") else f"; null: {figure.null}"
         said = f"{formula} [{figure.unit}, {figure.scope}{null}]"
         document["$defs"]["Measurements"]["properties"][name]["description"] = said
+    for kind, (_, rows) in telemetry.TABLES.items():
+        for name, row in rows.items():
+            null = "" if row.null.startswith("never") else f"; null: {row.null}"
+            what = re.sub(r"; see \[.*?\]\(.*?\)|: see \[.*?\]\(.*?\)|[*`]", "", row.what)
+            document["$defs"][kind]["properties"][name]["description"] = f"{what} [{row.unit}{null}]"
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -39,7 +45,8 @@ def peaks() -> str:
 
 def with_tables(text: str) -> str:
     """The page with its tables replaced."""
-    for name, table in (("figures", figures.table()), ("peaks", peaks())):
+    tables = {"figures": figures.table(), "peaks": peaks(), "telemetry": telemetry.tables()}
+    for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         text = re.sub(f"{begin}.*?{end}", lambda _, t=f"{begin}{table}{end}": t, text, flags=re.DOTALL)  # type: ignore[misc]
     return text

@@ -2,12 +2,14 @@
 
     python scripts/gpu_check.py [--out FOLDER] [--seconds 12] [--no-jobs]
 
-Needs the repository and an environment with torch; nothing is installed.  A part that cannot be done says why and the
-others go on: without nvidia-ml-py nothing is asked of the driver, without pytest or the rest of the harness no job is
-run, without a GPU only the machine is described.  Writes gpu_check.json and gpu_check.md to FOLDER and prints the
-latter.  The exit code is 1 when a part failed, 0 when some were skipped."""
+Needs the repository and an environment with torch, transformers and peft; nothing is installed.  A part that cannot be
+done says why and the others go on: without nvidia-ml-py nothing is asked of the driver, without pytest and the rest of
+what the harness needs the jobs are run without verdicts, without a GPU only the machine is described.  Writes
+gpu_check.json and gpu_check.md to FOLDER and prints the latter.  The exit code is 1 when a part failed, 0 when some
+were skipped."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -20,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import bare_jobs  # noqa: E402
 
 from harness.sampling import sampler  # noqa: E402
 from harness.telemetry import summarise  # noqa: E402
@@ -47,6 +51,8 @@ scenarios:
     training: {per_device_train_batch_size: 512, max_steps: 2, learning_rate: 2e-4}
 """
 JOBS_S = 240.0
+JOB_S = 120.0
+GPM_PAUSE_S = 0.06  # a pair of samples that are closer is not asked for
 
 # Matrix products for SECONDS in bf16, timed three ways; prints JSON.  A process of its own: its memory goes with it.
 LOAD = """
@@ -128,7 +134,9 @@ def machine() -> dict[str, Any]:
 
 def calls() -> dict[str, Any]:
     """Cost of every reading of a poll in microseconds, and what the driver refuses."""
-    from harness.sampling.nvml import CALLS, Nvml
+    from harness.sampling.nvml import Nvml
+    from harness.sampling.nvml_calls import CALLS
+    from harness.sampling.nvml_gpm import gpm
 
     reader = Nvml(None, os.environ)
     begun = time.perf_counter()
@@ -138,16 +146,21 @@ def calls() -> dict[str, Any]:
         raise Skipped("NVML shows no GPU: no driver, or no nvidia-ml-py in this interpreter")
     unit = units[0]
     first = reader.poll(unit)
-    costs = {}
+    costs: dict[str, Any] = {}
     for ask, columns in CALLS:
         if all(column in unit.unavailable for column in columns):
             continue
-        took = []
-        for _ in range(50):
-            begun = time.perf_counter()
-            ask(reader.binding, unit)
-            took.append((time.perf_counter() - begun) * 1e6)
-        costs[ask.__name__.strip("_")] = {"median_us": statistics.median(took), "most_us": max(took)}
+        name, took = ask.__name__.strip("_"), []
+        try:
+            for _ in range(50):
+                time.sleep(GPM_PAUSE_S if ask is gpm else 0.0)
+                begun = time.perf_counter()
+                ask(reader.binding, unit)
+                took.append((time.perf_counter() - begun) * 1e6)
+        except reader.binding.NVMLError as error:
+            costs[name] = str(error)
+        else:
+            costs[name] = {"median_us": statistics.median(took), "most_us": max(took)}
     return {"open_s": opened, "facts": unit.facts, "refused": unit.unavailable, "first": first, "cost": costs}
 
 
@@ -183,6 +196,10 @@ def load(seconds: float, folder: Path) -> dict[str, Any]:
         "power_mean_w": gpu.window.power_mean_w,
         "power_peak_w": gpu.window.power_peak_w,
         "utilization_mean_percent": gpu.window.utilization_mean_percent,
+        "sm_active_mean_percent": gpu.window.sm_active_mean_percent,
+        "sm_occupancy_mean_percent": gpu.window.sm_occupancy_mean_percent,
+        "tensor_active_mean_percent": gpu.window.tensor_active_mean_percent,
+        "memory_bandwidth_mean_percent": gpu.window.memory_bandwidth_mean_percent,
         "nvml_used_peak_bytes": gpu.window.memory_used_peak_bytes,
         "throttled_share": gpu.window.throttled_share,
         "throttled_power_s": gpu.window.throttled_power_s,
@@ -221,19 +238,25 @@ def has_cuda() -> None:
 def jobs(folder: Path) -> dict[str, Any]:
     """Real cases through pytest: verdicts and figures, and what the allocator held when memory ran out."""
     has_cuda()
-    visible()
+    uuids: list[str] = []
     lacking = [name for name in ("pytest", "pydantic", "yaml", "xdist", "pytest_benchmark") if not importable(name)]
+    lacking = [f"{sys.executable} has no {', '.join(lacking)}"] if lacking else []
+    try:
+        uuids = visible()[:1]
+    except Skipped as error:  # torch has a GPU, and nobody can lease it
+        lacking.append(str(error))
     if lacking:
-        raise Skipped(f"{sys.executable} has no {', '.join(lacking)}")
+        return {"without_verdicts": "; ".join(lacking), **jobs_without_pytest(folder, uuids)}
     (folder / "scenarios").mkdir(exist_ok=True)
     (folder / "scenarios" / "check.yaml").write_text(SCENARIOS)
     (folder / "test_check.py").write_text("def test_check(tuning):\n    tuning.check()\n")
     (folder / "pytest.ini").write_text("[pytest]\n")
     results = folder / "results" / time.strftime("%Y%m%d-%H%M%S")
     command = [sys.executable, "-m", "pytest", "-q", "test_check.py", "--results", str(results), "--no-aim"]
-    command += ["--time-limit", "120s", *([] if installed() else ["-p", "harness.plugin"])]
+    command += ["--time-limit", f"{JOB_S:g}s", *([] if installed() else ["-p", "harness.plugin"])]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    with (folder / "pytest.log").open("w") as log:
+    with (folder / "pytest.log").open("w") as log, contextlib.suppress(subprocess.TimeoutExpired):
+        # What has ended by then has its record.
         subprocess.run(command, cwd=folder, env=environ, stdout=log, stderr=subprocess.STDOUT, timeout=JOBS_S)
     records = {}
     for path in sorted(results.glob("2*/*/record.json")):
@@ -242,10 +265,25 @@ def jobs(folder: Path) -> dict[str, Any]:
         memory = [json.loads(found.read_text()) for found in path.parent.glob("attempt-*/rank-0/memory.json")]
         for document in memory:
             document.pop("summary", None)
-        records[record["case_id"]] = {"verdict": record["verdict"], "measurements": figures, "memory": memory}
+        telemetry = record["telemetry"] or {}
+        records[record["case_id"]] = {
+            "verdict": record["verdict"],
+            "measurements": figures,
+            "gpus": telemetry.get("gpus"),
+            "energy": (telemetry.get("window") or telemetry.get("job") or {}).get("energy"),
+            "memory": memory,
+        }
     if not records:
         raise RuntimeError(f"no case left a record; {folder}/pytest.log says why")
     return records
+
+
+def jobs_without_pytest(folder: Path, uuids: list[str]) -> dict[str, Any]:
+    """The same three jobs by the supervisor alone."""
+    return {
+        name: bare_jobs.run(folder / "jobs" / time.strftime(f"%Y%m%d-%H%M%S-{name}"), job, limit_s=JOB_S, gpus=uuids)
+        for name, job in bare_jobs.jobs().items()
+    }
 
 
 def installed() -> bool:

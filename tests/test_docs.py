@@ -4,9 +4,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -17,6 +18,8 @@ from harness.probe.journal import EVENTS
 from harness.record import Kind, Measurements, State
 from harness.sampling.sampler import SAMPLE_FIELDS, SYSTEM_EVENTS
 from harness.supervise import SUPERVISOR_EVENTS
+from harness.telemetry import values
+from harness.telemetry.figures import TABLES
 
 ROOT = Path(__file__).parent.parent
 JOB_DIRECTORY = (ROOT / "docs" / "job-directory.md").read_text()
@@ -37,7 +40,7 @@ def rows(heading: str) -> list[tuple[str, str, str]]:
     ],
 )
 def test_the_tables_of_events(heading: str, table: Mapping[str, Mapping[str, str]]) -> None:
-    assert rows(heading) == [(event, field, text) for event, fields in table.items() for field, text in fields.items()]
+    assert rows(heading) == [(event, field, text) for event, named in table.items() for field, text in named.items()]
 
 
 def test_the_table_of_variables() -> None:
@@ -71,6 +74,20 @@ def test_a_figure_that_can_be_null_says_what_that_means() -> None:
     for name, field in Measurements.model_fields.items():
         nullable = NoneType in get_args(field.annotation)
         assert nullable == (not FIGURES[name].null.startswith("never null")), name
+
+
+def test_the_tables_of_telemetry_are_the_records() -> None:
+    there = {name: kind for name, kind in vars(values).items() if is_dataclass(kind) and isinstance(kind, type)}
+    assert set(TABLES) == set(there)
+    for name, (_, told) in TABLES.items():
+        assert list(told) == [field.name for field in fields(there[name])], name
+
+
+def test_a_figure_of_telemetry_that_can_be_null_says_what_that_means() -> None:
+    for name, (_, told) in TABLES.items():
+        for field, annotation in get_type_hints(getattr(values, name)).items():
+            nullable = NoneType in get_args(annotation)
+            assert nullable == (not told[field].null.startswith("never null")), f"{name}.{field}"
 
 
 def test_every_flag_state_and_name_of_the_programs_stands_in_the_text() -> None:

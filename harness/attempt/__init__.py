@@ -6,7 +6,7 @@ from harness.attempt.machine import Machine, missing
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import step_times
 from harness.attempt.run import run_case
-from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, SAMPLE_INTERVAL_S, Settings
+from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, SAMPLE_INTERVAL_S, Settings, parse_sample_interval
 
 __all__ = [
     "GRACE_S",
@@ -16,6 +16,7 @@ __all__ = [
     "Outstanding",
     "Settings",
     "missing",
+    "parse_sample_interval",
     "run_case",
     "step_times",
 ]

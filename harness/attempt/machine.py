@@ -1,12 +1,16 @@
 """What this machine has: whether a case can run here, and the lease of what it needs."""
 
+import functools
+import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from harness import environment
+from harness import doctor, environment
 from harness.attempt.settings import Settings
 from harness.environment import Stack
 from harness.leases import Holding, cpu_slots, lease
@@ -48,6 +52,17 @@ def missing(case: Case, machine: Machine) -> str | None:
 def stack_of(case: Case) -> Stack:
     """The interpreter of a case and its packages.  Raises StackError."""
     return environment.read_stack(case.scenario.python or sys.executable, case.scenario.env)
+
+
+@functools.cache
+def examined(results: Path, interpreter: str) -> dict[str, Any]:
+    """The doctor's facts as they stand in a record; looked at once a process and interpreter, not once a case.
+
+    Aim is not asked: the record says what reached it."""
+    facts = asdict(doctor.read(os.environ, results, interpreter, ask_aim=False))
+    del facts["aim_error"]
+    told: dict[str, Any] = json.loads(json.dumps(facts))
+    return told
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
 from harness.record import Attempt, Kind, Measurements, Record, Verdict
 from harness.scenario import Case
-from harness.telemetry import Telemetry, summarise
+from harness.telemetry import Reading, Telemetry, Thinned
 
 TAIL_LINES = 60
 
@@ -35,8 +35,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
-    samples = [event for _, event in read_events(job.system_journal()) if event["e"] == "sample"]
-    measured = metrics.measure(evidence.ranks, samples, metrics.Job(_wall(last), record.scenario))
+    measured, telemetry = measure(job, evidence.ranks, metrics.Job(_wall(last), record.scenario))
     return record.model_copy(
         update={
             "state": "finished",
@@ -44,23 +43,37 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
             "measurements": measured,
-            "telemetry": _telemetry(job, evidence.ranks, measured),
+            "telemetry": telemetry,
             "artifacts": artifacts(job, outputs=scenario.keep_outputs),
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
 
 
-def _telemetry(job: JobPaths, ranks: Sequence[RankJournal], measured: Measurements | None) -> Telemetry:
-    """What the sampler saw, over the job and over the measured window; the journal is read as a stream."""
+def measure(job: JobPaths, ranks: Sequence[RankJournal], known: metrics.Job) -> tuple[Measurements | None, Telemetry]:
+    """The figures of the steps, and what the sampler saw over the job and over the measured window.
+
+    The sampler's journal is read once, as a stream: a day of it is hundreds of megabytes."""
     span = metrics.find_span(ranks)
+    reading = Reading(None if span is None else (span.begin_m, span.end_m))
+    thinned = Thinned()
+    for _, event in read_events(job.system_journal()):
+        reading.take(event)
+        thinned.take(event)
+    measured = metrics.measure(ranks, thinned.samples, known)
     tokens = measured.tokens.get("non_pad") if measured is not None and len(measured.segments) == 1 else None
-    return summarise(
-        (event for _, event in read_events(job.system_journal())),
-        window=None if span is None else (span.begin_m, span.end_m),
-        window_tokens=None if span is None else span.non_pad_tokens,
-        tokens=tokens,
-    )
+    window_tokens = None if span is None else span.non_pad_tokens
+    return measured, reading.told(window_tokens=window_tokens, tokens=tokens, ranks=_ranks_by_gpu(ranks))
+
+
+def _ranks_by_gpu(ranks: Sequence[RankJournal]) -> dict[str, list[int]]:
+    """Which ranks trained on a GPU, by its UUID."""
+    found: dict[str, list[int]] = {}
+    for rank in ranks:
+        uuid = (rank.last("model") or {}).get("device_uuid")
+        if isinstance(uuid, str):
+            found.setdefault(uuid, []).append(rank.rank)
+    return found
 
 
 def _wall(attempt: Attempt) -> metrics.Wall:

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import environment
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.job import Job, prepare, refuse
-from harness.attempt.machine import Machine, leased, stack_of
+from harness.attempt.machine import Machine, examined, leased, stack_of
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import finish
 from harness.attempt.retries import is_retried, retry_wait_s
@@ -177,6 +177,7 @@ def _earlier_attempts(case_dir: Path) -> list[Attempt]:
 def _draft(
     case: Case, settings: Settings, machine: Machine, stack: Stack, nodeid: str | None, before: list[Attempt]
 ) -> Record:
+    told = environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {})
     return Record(
         case_id=case.id,
         nodeid=nodeid,
@@ -186,7 +187,7 @@ def _draft(
         source=str(case.source),
         labels=redact_tree(case.scenario.labels_in(settings.session, settings.labels), secrets_of(case)),
         command=[],
-        environment=environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {}),
+        environment=told | {"doctor": examined(settings.session_dir, stack.executable)},
         attempts=before,
         expected=expected_kind(case.scenario.expect, []),
     )

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from harness.attempt.outstanding import Outstanding
 from harness.forward.start import Aim
+from harness.units import parse_seconds
 
 RETRY_WAIT_S = 10.0  # a rank's port, a switch or a hub needs some time to come back
 SAMPLE_INTERVAL_S = 1.0
+LEAST_SAMPLE_INTERVAL_S = 0.1  # drivers renew power every 100 ms
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
 
 
@@ -28,3 +30,11 @@ class Settings:
     aim: Aim | None = None  # None: nothing is forwarded to Aim
     output_file: Path | None = None  # absolute: where the program itself writes the dump when training ends
     outstanding: Outstanding | None = None  # forwarders that nobody waits for yet; None: a case waits for its own
+
+
+def parse_sample_interval(text: str) -> float:
+    """Seconds between two samples, such as 250ms.  Raises ValueError for what is no time, or too short."""
+    seconds = parse_seconds(text)
+    if seconds < LEAST_SAMPLE_INTERVAL_S:
+        raise ValueError(f"{seconds:g} s is too short; the least is {LEAST_SAMPLE_INTERVAL_S:g} s")
+    return seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import termination
-from harness.reports.properties import figures, printable
+from harness.reports.properties import conditions, figures, printable
 
 if TYPE_CHECKING:
     from harness.record import Kind, Record
@@ -72,7 +72,7 @@ def tell(ending: Ending) -> None:
     say(f"verdict {ending.kind}{f': {ending.reason}' if ending.reason else ''} (exit code {ending.code})")
     if record is not None and record.verdict is not None and record.verdict.hint:
         say(f"hint: {record.verdict.hint}")
-    if record is not None and (told := figures(record)):
+    if record is not None and (told := [*figures(record), *conditions(record)]):
         say(", ".join(f"{name} {value}" for name, value in told))
     if ending.path is not None:
         say(f"record {ending.path}")

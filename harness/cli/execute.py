@@ -80,6 +80,13 @@ def execute(
             help="End the job after this time without any progress of a rank (default: 15m, more for slow steps).",
         ),
     ] = None,
+    sampler_interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time between two samples of the job's processes, host and GPUs, from 100ms (default: 1s).",
+        ),
+    ] = None,
     aim_repo: Annotated[
         str | None,
         typer.Option(
@@ -115,6 +122,7 @@ def execute(
         labels_file=labels_file,
         time_limit=time_limit,
         hang_after=hang_after,
+        sampler_interval=sampler_interval,
         aim_repo=aim_repo,
         aim_python=aim_python,
         aim_timeout=aim_timeout,
@@ -153,6 +161,7 @@ class Request:
     labels_file: Path | None
     time_limit: str | None
     hang_after: str | None
+    sampler_interval: str | None
     aim_repo: str | None
     aim_python: str | None
     aim_timeout: str | None
@@ -215,6 +224,7 @@ def prepare(request: Request) -> Plan:
     try:
         labels = gather(request.labels, request.labels_file)
         limit_s = _seconds(request.time_limit, "--time-limit")
+        interval_s = _sample_interval(request.sampler_interval)
         aim = choose(
             request.aim_repo,
             request.aim_python,
@@ -249,6 +259,7 @@ def prepare(request: Request) -> Plan:
         lock_dir=lock_dir(os.environ),
         labels=labels,
         time_limit_s=limit_s,
+        sample_interval_s=interval_s,
         aim=aim,
         output_file=output_file,
     )
@@ -316,6 +327,15 @@ def _silence(text: str | None) -> float | Literal["auto", "none"]:
     if text == "none":
         return "none"
     return _seconds(text, "--hang-after") or "auto"
+
+
+def _sample_interval(text: str | None) -> float:
+    from harness.attempt import SAMPLE_INTERVAL_S, parse_sample_interval
+
+    try:
+        return SAMPLE_INTERVAL_S if text is None else parse_sample_interval(text)
+    except ValueError as error:
+        raise ValueError(f"--sampler-interval: {error}") from error
 
 
 def _seconds(text: str | None, option: str) -> float | None:

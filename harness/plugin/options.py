@@ -13,8 +13,6 @@ import pytest
 from harness.forward.start import Aim, choose
 from harness.reports.policy import XFAIL_KINDS
 
-LEAST_SAMPLE_INTERVAL_S = 0.1
-
 
 @dataclass(frozen=True)
 class Options:
@@ -174,10 +172,15 @@ def _seconds(config: pytest.Config, name: str) -> float | None:
 
 def _sample_interval_s(config: pytest.Config) -> float | None:
     name = "harness_sampler_interval"
-    seconds = _seconds(config, name)
-    if seconds is not None and seconds < LEAST_SAMPLE_INTERVAL_S:  # drivers renew power every 100 ms
-        raise pytest.UsageError(f"{name}: {seconds:g} s is too short; the least is {LEAST_SAMPLE_INTERVAL_S:g} s")
-    return seconds
+    text = config.getini(name)
+    if text is None:
+        return None
+    from harness.attempt import parse_sample_interval
+
+    try:
+        return parse_sample_interval(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{name}: {error}") from error
 
 
 def _aim(config: pytest.Config, results: Path) -> Aim | None:

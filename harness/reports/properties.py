@@ -52,7 +52,7 @@ def of_record(record: "Record", path: str) -> list[Property]:
         rows.append(("expected", str(record.expected)))
     if len(record.attempts) > 1:
         rows += [("attempts", str(len(record.attempts))), ("retried", _earlier(record))]
-    return [*_printable(rows), *figures(record), *labels_of(record.labels)]
+    return [*_printable(rows), *figures(record), *conditions(record), *labels_of(record.labels)]
 
 
 def _earlier(record: "Record") -> str:
@@ -76,6 +76,27 @@ def figures(record: "Record") -> list[Property]:
     values = {name: getattr(measured, name) for name in FIGURES}
     known = [(name, _text(value)) for name, value in values.items() if value is not None]
     return [*known, *([("flags", ", ".join(sorted(measured.flags)))] if measured.flags else [])]
+
+
+def conditions(record: "Record") -> list[Property]:
+    """What is known of its GPUs: who else computed there, what held them down, how they began; energy of a token."""
+    telemetry = record.telemetry
+    if telemetry is None or not telemetry.gpus:
+        return []
+    span = telemetry.window or telemetry.job
+    pids = sorted({pid for gpu in telemetry.gpus for pid in gpu.foreign_pids})
+    degrees = [gpu.start_temperature_c for gpu in telemetry.gpus if gpu.start_temperature_c is not None]
+    clocks = [gpu.start_sm_clock_mhz for gpu in telemetry.gpus if gpu.start_sm_clock_mhz is not None]
+    share, joules = span.gpus.throttled_share if span.gpus else None, span.joules_per_million_tokens
+    rows = {
+        "contended": None if telemetry.contended is None else str(telemetry.contended).lower(),
+        "foreign_pids": ", ".join(map(str, pids)) or None,
+        "throttled_share": None if share is None else f"{share:.6g}",
+        "gpu_start_temperature_c": f"{max(degrees):g}" if degrees else None,
+        "gpu_start_sm_clock_mhz": f"{min(clocks):g}" if clocks else None,
+        "joules_per_million_tokens": None if joules is None else f"{joules:.6g}",
+    }
+    return [(name, text) for name, text in rows.items() if text is not None]
 
 
 def labels_of(labels: Mapping[str, str]) -> list[Property]:

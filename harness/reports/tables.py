@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from harness.reports.conditions import MARK, told
 from harness.reports.properties import NOT_RUN, printable
 from harness.reports.results import CaseResult
 from harness.units import format_bytes, format_seconds
@@ -11,6 +12,7 @@ HEADINGS = ("verdict", "case", "outcome", "tokens/s/device", "MFU", "step median
 NUMERIC = {3, 4, 5, 6}  # columns that are set flush right
 UNSTEADY = {"drifting", "bimodal", "unsettled"}  # of a median that must not be taken at its word
 REASON_WIDTH = 160
+MOST_MARKED = 20  # cases whose mark is explained
 
 
 def align(rows: Sequence[Sequence[str]], numeric: set[int] | None = None) -> list[str]:
@@ -29,13 +31,14 @@ def _cell(row: Sequence[str], column: int, width: int, numeric: set[int]) -> str
 
 
 def result_table(results: Sequence[CaseResult]) -> list[str]:
-    """A line a case, grouped by verdict, good ones first; one more for each that was tried again.
+    """A line a case, grouped by verdict, good ones first; one more for each that is marked, or was tried again.
 
     Cases that were never launched are counted by reason."""
     launched = [result for result in results if result.verdict != NOT_RUN]
     ordered = sorted(launched, key=lambda result: (result.verdict != "none", result.verdict, result.case))
     lines = align([HEADINGS, *map(_row, ordered)], NUMERIC) if ordered else []
     waiting = Counter((result.outcome, result.reason) for result in results if result.verdict == NOT_RUN)
+    lines += _marked(ordered)
     lines += [
         f"retried: {one_line(result.case, 200)} {one_line(result.retried, REASON_WIDTH)}"
         for result in ordered
@@ -50,7 +53,18 @@ def result_table(results: Sequence[CaseResult]) -> list[str]:
 def _row(result: CaseResult) -> tuple[str, ...]:
     said = "" if result.verdict == "none" and result.outcome == "passed" else result.reason
     reason = one_line(f"as expected: {said}" if result.met else said, REASON_WIDTH)
-    return (result.verdict or "-", one_line(result.case, 200), result.outcome, *figure_cells(result), reason)
+    case = one_line(result.case, 200) + (MARK if told(result) else "")
+    return (result.verdict or "-", case, result.outcome, *figure_cells(result), reason)
+
+
+def _marked(results: Sequence[CaseResult]) -> list[str]:
+    lines = [
+        f"{MARK} {one_line(result.case, 200)}: {one_line(why, REASON_WIDTH)}"
+        for result in results
+        if (why := told(result))
+    ]
+    more = len(lines) - MOST_MARKED
+    return [*lines[:MOST_MARKED], f"{MARK} {more} more, in their records"] if more > 0 else lines
 
 
 def figure_cells(result: CaseResult) -> tuple[str, str, str, str]:

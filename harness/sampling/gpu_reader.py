@@ -54,6 +54,12 @@ GPU_EVENTS: dict[str, dict[str, str]] = {
         "power_buffer": "the driver's own readings since the poll before: {n, from_m, to_m, joules, mean_w, peak_w}, "
         "the joules by trapezoids from the reading before; null when there is none yet",
         "utilization_buffer": "the same of utilization_percent: {n, mean_percent, peak_percent}",
+        "sm_active_percent": "share of the multiprocessors that were busy, a mean over gpm_s; this and the next three "
+        "on Hopper and later",
+        "sm_occupancy_percent": "warps that were resident as a share of those that fit, a mean over gpm_s",
+        "tensor_active_percent": "share of time in which the tensor cores worked, a mean over gpm_s",
+        "memory_bandwidth_percent": "memory traffic as a share of the peak, a mean over gpm_s",
+        "gpm_s": "seconds before this line that the four are means of; null at the first poll",
         "poll_s": "wall time that reading this GPU took",
     },
     "gpu_lost": {

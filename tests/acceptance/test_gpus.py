@@ -15,6 +15,7 @@ from harness.record import read_record
 from harness.telemetry import summarise
 from tests.acceptance.conftest import Bench, properties
 from tests.conftest import FakeNvml
+from tests.unit.jobs import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +115,38 @@ def test_the_leased_gpus_are_sampled(make_bench: Callable[[str], Bench], fake_nv
         assert gpu.job.energy.counter_j == pytest.approx(200.0 * gpu.job.seconds, rel=0.1)
     assert told.job.host is not None
     assert told.job.host.processes_peak is not None
+
+
+def test_a_gpu_that_is_shared_and_held_down_marks_the_case(
+    make_bench: Callable[[str], Bench], fake_nvml: FakeNvml, tmp_path: Path
+) -> None:
+    """Somebody begins to compute on it once the job runs: nothing is discarded, and everybody is told."""
+    script, epoch = tmp_path / "gpus.txt", time.time()
+    script.write_text("0 0 reasons 0x40\n0 0 temp 61\n0 0 sm_mhz 1200\n")
+    bench = make_bench(
+        "{name: one, gpus: 1, measure: {steps: none}, trainer: {kind: script, target: ../show_gpus.py, args: ['5']}}"
+    )
+    environ = environ_of(fake_nvml, 1, script) | {"FAKE_NVML_T0": repr(epoch)}
+    process = start(bench, environ, "-o", "harness_sampler_interval=100ms")
+    eventually(lambda: any("gpu_sample" in path.read_text() for path in bench.root.rglob("system.jsonl")))
+    with script.open("a") as file:
+        file.write(f"{time.time() - epoch} 0 procs {os.getpid()}:600\n")
+    output = finish(process)
+    why = f"contended: process {os.getpid()} computed on its GPUs, too; throttled for 100% of the time; "
+    assert f"* one-1gpu: {why}began at 61 degrees C, 1200 MHz" in output
+    told = properties(bench.case_elements()["one-1gpu"])
+    assert (told["verdict"], told["contended"], told["foreign_pids"]) == ("none", "true", str(os.getpid()))
+    assert (told["throttled_share"], told["gpu_start_temperature_c"], told["gpu_start_sm_clock_mhz"]) == (
+        "1",
+        "61",
+        "1200",
+    )
+    (path,) = bench.session.glob("*/record.json")
+    record = read_record(path)
+    assert record.telemetry is not None
+    assert (record.telemetry.contended, record.telemetry.gpus[0].foreign_pids) == (True, (os.getpid(),))
+    facts = record.environment["doctor"]
+    assert [gpu["uuid"] for gpu in facts["gpus"]] == UUIDS[:1]
 
 
 def test_two_sessions_at_once_never_overlap(make_bench: Callable[[str], Bench], fake_nvml: FakeNvml) -> None:

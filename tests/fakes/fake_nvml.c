@@ -8,6 +8,7 @@
  *       mig (1: MIG mode is on) mig_devices (slots of the MIG devices it has, such as 0,2) mig_procs (as procs, on each)
  *       err (nvmlReturn_t of every call on that GPU) err:FUNCTION (of one call) err:nvmlInit_v2 with GPU *
  *       err:field:N (of one field value) hang:FUNCTION (1: the call waits until the script says 0) mem_temp
+ *       sm_active sm_occupancy tensor_active dram_active (percent, told by GPM where cc >= 90) err:gpm:N (of one GPM metric)
  *       persistence pcie_tx_bytes pcie_rx_bytes pcie_replays nvlink_tx_kib nvlink_rx_kib (the last five count; NVLink's by links: scope -1 sums 2)
  * Energy and throttled times are exact integrals of the script: reasons 0x4 counts as power, 0x20 as heat.
  * A MIG device answers as its GPU does, but for UUID, name, memory (a seventh) and processes; it refuses utilisation.
@@ -225,7 +226,7 @@ API int nvmlDeviceGetFanSpeed(void *d, u32 *v) { (void)v; ENTER(d); return NOTSU
 #define REFUSED(fn) API int fn(void *d) { ENTER(d); return NOTSUP; } /* nvitop asks for these */
 REFUSED(nvmlDeviceGetEncoderUtilization) REFUSED(nvmlDeviceGetDecoderUtilization) REFUSED(nvmlDeviceGetProcessUtilization)
 REFUSED(nvmlDeviceGetDisplayActive) REFUSED(nvmlDeviceGetDisplayMode) REFUSED(nvmlDeviceGetDriverModel) REFUSED(nvmlDeviceGetDriverModel_v2)
-REFUSED(nvmlDeviceGetNvLinkState) REFUSED(nvmlGpmQueryDeviceSupport)
+REFUSED(nvmlDeviceGetNvLinkState)
 API int nvmlDeviceIsMigDeviceHandle(void *d, u32 *v) { ENTER(d); PUT(v, (u32)is_mig(d)); }
 API int nvmlDeviceGetMigMode(void *d, u32 *a, u32 *b) { ENTER(d); if (is_mig(d)) return BADARG; *a = *b = (u32)num(GPU(d), "mig", 0); return OK; }
 API int nvmlDeviceGetMaxMigDeviceCount(void *d, u32 *n) { ENTER(d); PUT(n, num(GPU(d), "mig", 0) ? 7 : 0); }
@@ -283,6 +284,34 @@ API int nvmlDeviceGetFieldValues(void *d, int n, Field *f) {
     else if (f[i].field == 185) f[i].v.ui = (u32)power_mw(GPU(d), now());                          /* POWER_AVERAGE */
     else if (f[i].field == 83) f[i].vtype = 3, f[i].v.u = (u64)energy_mj(GPU(d), now());           /* TOTAL_ENERGY */
     else f[i].ret = NOTSUP;
+  }
+  return OK;
+}
+/* GPM: a sample is a moment, and a metric the exact mean of the script's value between two. */
+typedef struct { int gpu; double t; } Gpm;
+typedef struct { u32 version, supported; } GpmSupport;
+typedef struct { u32 id; int ret; double value; const char *names[3]; } GpmMetric;
+typedef struct { u32 version, n; Gpm *one, *two; GpmMetric metrics[]; } GpmGet;
+static int has_gpm(void *d) { return num(GPU(d), "cc", 90) >= 90; }
+static double sm_active(int g, double t) { return num_at(g, "sm_active", t, 0); }
+static double sm_occupancy(int g, double t) { return num_at(g, "sm_occupancy", t, 0); }
+static double tensor_active(int g, double t) { return num_at(g, "tensor_active", t, 0); }
+static double dram_active(int g, double t) { return num_at(g, "dram_active", t, 0); }
+API int nvmlGpmQueryDeviceSupport(void *d, GpmSupport *s) { ENTER(d); PUT(&s->supported, (u32)has_gpm(d)); }
+API int nvmlGpmSampleAlloc(Gpm **s) { PUT(s, calloc(1, sizeof(Gpm))); }
+API int nvmlGpmSampleFree(Gpm *s) { free(s); return OK; }
+API int nvmlGpmSampleGet(void *d, Gpm *s) { ENTER(d); if (!has_gpm(d) || is_mig(d)) return NOTSUP; PUT(s, ((Gpm){GPU(d), now()})); }
+API int nvmlGpmMigSampleGet(void *d, u32 gi, Gpm *s) { ENTER(d); if (!has_gpm(d) || gi > 6) return NOTSUP; PUT(s, ((Gpm){GPU(d), now()})); }
+API int nvmlGpmMetricsGet(GpmGet *q) {
+  if (q->version != 1 || !q->one->t || q->two->t <= q->one->t) return BADARG;
+  for (u32 i = 0; i < q->n; i++) {
+    GpmMetric *m = &q->metrics[i];
+    int g = q->one->gpu;
+    double (*of)(int, double) = m->id == 2 ? sm_active : m->id == 3 ? sm_occupancy : m->id == 5 ? tensor_active : m->id == 10 ? dram_active : NULL;
+    char k[32];
+    snprintf(k, sizeof k, "err:gpm:%u", m->id);
+    m->ret = of ? (int)num(g, k, 0) : NOTSUP;
+    m->value = of ? (integral(g, q->two->t, of) - integral(g, q->one->t, of)) / (q->two->t - q->one->t) : 0;
   }
   return OK;
 }

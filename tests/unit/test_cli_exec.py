@@ -92,6 +92,11 @@ def test_a_long_name_is_cut() -> None:
         (["--time-limit", "0", "--", "train.py"], "--time-limit"),
         (["--hang-after", "never", "--", "train.py"], "--hang-after"),
         (["--hang-after", "0", "--", "train.py"], "--hang-after"),
+        (["--sampler-interval", "often", "--", "train.py"], "--sampler-interval"),
+        (
+            ["--sampler-interval", "99ms", "--", "train.py"],
+            "--sampler-interval: 0.099 s is too short; the least is 0.1 s",
+        ),
         (["--aim-timeout", "0", "--", "train.py"], "--aim-timeout '0'"),
         (["--aim-timeout", "soon", "--", "train.py"], "--aim-timeout"),
         (["--no-aim", "--aim-repo", "r", "--", "train.py"], "--no-aim and --aim-repo contradict"),
@@ -147,6 +152,12 @@ def test_what_counts_as_a_hang(
 ) -> None:
     run(*options, "--", "train.py")
     assert prepared[0].case.scenario.silence_allowed() == silence
+
+
+@pytest.mark.parametrize("options, seconds", [([], 1.0), (["--sampler-interval", "100ms"], 0.1)])
+def test_how_often_the_sampler_looks(outside: Path, prepared: list[Plan], options: list[str], seconds: float) -> None:
+    run(*options, "--", "train.py")
+    assert prepared[0].settings.sample_interval_s == seconds
 
 
 @pytest.mark.parametrize("options, told", [([], True), (["--no-aim"], False)])

@@ -1,13 +1,12 @@
 """Journals of the sampler, made up, and the figures that come of them."""
 
-import tracemalloc
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from harness.telemetry import Event, GpuSpan, Telemetry, joules_per_million, summarise
+from harness.telemetry import Event, GpuSpan, Reading, Telemetry, Thinned, joules_per_million, summarise
 
 UUID, OTHER = "GPU-a", "GPU-b"
 
@@ -233,6 +232,7 @@ def test_the_host() -> None:
     host = told.window.host
     assert host is not None
     assert (host.samples, host.coverage, host.cpu_mean_cores, host.host_cpu_mean_percent) == (11, 1.0, 1.5, 50.0)
+    assert host.cpu_s == 15.0
     assert (host.rss_mean_bytes, host.rss_peak_bytes, host.read_bytes) == (1500, 2000, 100)
     assert (host.memory_available_least_bytes, host.cgroup_memory_peak_bytes) == (980, 100)
     assert (host.memory_pressure_s, host.cpu_pressure_s) == (70.0, 2.5)  # the machine's, the group's
@@ -288,21 +288,95 @@ def test_joules_per_million_tokens() -> None:
     assert joules_per_million(None, 5) is joules_per_million(5.0, None) is joules_per_million(5.0, 0) is None
 
 
-@pytest.mark.slow
-def test_a_day_is_summarised_in_bounded_memory() -> None:
-    def day() -> Iterator[Event]:
-        yield start()
-        yield described()
-        for m in range(86_400):
-            yield sampled(float(m), rss_bytes=m, cpu_s=float(m))
-            yield polled(float(m), power_w=100.0, energy_j=100.0 * m, processes=[[m, None, False]])
+def test_what_may_grow_without_end_is_cut() -> None:
+    events = [polled(float(m), processes=[[m, None, False]]) for m in range(500)]
+    events += [{"e": "xid", "m": 1.0, "uuid": UUID, "xid": 63} for _ in range(500)]
+    [gpu] = summarise([start(), described(), *events]).gpus
+    assert (gpu.foreign_pids, len(gpu.xids)) == (tuple(range(20)), 100)
 
-    tracemalloc.start()
-    try:
-        told = summarise(day(), (100.0, 80_000.0))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2**20
-    assert gpu_of(told).energy.counter_j == pytest.approx(7_990_000)
-    assert len(told.gpus[0].foreign_pids) == 20
+
+@pytest.mark.parametrize("seconds", [1, 4096, 4097, 50_000])
+def test_thinned_samples_keep_their_peaks(seconds: int) -> None:
+    thinned = Thinned()
+    for m in range(seconds):
+        pss = 7 * m if m % 5 == 0 else None
+        thinned.take({"e": "sample", "t": float(m), "tree": {"rss_bytes": m ^ 1, "pss_bytes": pss, "threads": 3}})
+        thinned.take({"e": "gpu_sample", "t": float(m)})
+    kept = thinned.samples
+    assert len(kept) <= 4096
+    assert len(kept) == seconds or len(kept) > 2048
+    assert max(sample["tree"]["rss_bytes"] for sample in kept) == max(m ^ 1 for m in range(seconds))
+    assert max(sample["tree"]["pss_bytes"] or 0 for sample in kept) == 7 * ((seconds - 1) // 5 * 5)
+    times = [sample["t"] for sample in kept]
+    assert (times[0], times) == (0.0, sorted(times))
+    assert len({late - early for early, late in itertools.pairwise(times)}) <= 1  # evenly spread
+
+
+def test_thinned_samples_without_a_tree_or_a_time() -> None:
+    thinned = Thinned()
+    for event in ({}, {"e": "sample"}, {"e": "sample", "t": 1.0, "tree": None}, {"e": "sample", "tree": {}}):
+        thinned.take(event)
+    thinned.take({"e": "sample", "t": 1.0, "tree": {"rss_bytes": "many"}})
+    assert thinned.samples == [{"e": "sample", "t": 1.0, "tree": {"rss_bytes": "many", "pss_bytes": None}}]
+
+
+def test_means_over_what_lies_between_two_polls() -> None:
+    """80 % over the second before m = 6, which is half in the window; the poll at m = 8 spans two seconds."""
+    busy = {5.0: (10, 1.0), 6.0: (80, 1.0), 7.0: (None, None), 8.0: (20, 2.0)}
+    events = [polled(m, sm_active_percent=share, gpm_s=seconds) for m, (share, seconds) in busy.items()]
+    span = gpu_of(summarise([start(), described(tensor_active_percent="Not Supported"), *events], (5.5, 8.0)))
+    assert span.sm_active_mean_percent == pytest.approx((80 * 0.5 + 20 * 2) / 2.5)
+    assert (span.tensor_active_mean_percent, span.reasons["tensor_active_mean_percent"]) == (None, "Not Supported")
+    assert span.reasons["memory_bandwidth_mean_percent"] == "the span holds too few samples of it"
+
+
+def test_all_gpus_together() -> None:
+    def line(m: int, uuid: str, share: int) -> Event:
+        reasons = ["sw_thermal"] if uuid == OTHER else []
+        fields = {"memory_used_bytes": share * 10, "pcie_tx_bytes": m * share, "throttle_reasons": reasons}
+        return polled(float(m), uuid, utilization_percent=share, power_w=2.0 * share, temperature_c=share, **fields)
+
+    events = [line(m, uuid, share) for m in range(21) for uuid, share in ((UUID, 40), (OTHER, 60))]
+    told = summarise([start(), described(), described(OTHER, ecc_uncorrected="No"), *events], (0.0, 20.0))
+    assert told.window is not None
+    together = told.window.gpus
+    assert together is not None
+    assert (together.gpus, together.samples, together.coverage) == (2, 21, 1.0)
+    assert (together.utilization_mean_percent, together.power_mean_w, together.temperature_peak_c) == (50, 200, 60)
+    assert (together.memory_used_mean_bytes, together.memory_used_peak_bytes) == (1000, 600)
+    assert (together.throttled_share, together.pcie_tx_bytes) == (1.0, 2000)
+    assert together.reasons["ecc_uncorrected"] == "GPU GPU-a: the span holds too few samples of it"
+    assert {name for name in vars(together) if getattr(together, name) is None} == set(together.reasons)
+
+
+def test_a_figure_of_all_gpus_is_unknown_with_that_of_one() -> None:
+    unread = described(OTHER) | {"reason": "NVML: Not Found"}
+    together = summarise([start(), described(), unread, *steady(20, 100.0)], (0.0, 20.0)).job.gpus
+    assert together is not None
+    assert (together.samples, together.coverage, together.power_mean_w) == (0, 0.0, None)
+    assert together.reasons["power_mean_w"] == "GPU GPU-b: NVML: Not Found"
+
+
+def test_mig_devices_of_one_gpu_draw_its_power_once() -> None:
+    known = [described("MIG-1", "GPU-a"), described("MIG-2", "GPU-a")]
+    events = [event | {"memory_used_bytes": 5} for uuid in ("MIG-1", "MIG-2") for event in steady(20, 100.0, uuid=uuid)]
+    together = summarise([start(), *known, *events]).job.gpus
+    assert together is not None
+    assert (together.gpus, together.power_mean_w, together.memory_used_mean_bytes) == (2, 100, 10)
+
+
+@pytest.mark.parametrize(
+    ("known", "ranks", "joined"),
+    [
+        pytest.param([described()], {"GPU-a": [1, 0]}, [(0, 1)], id="several-on-one"),
+        pytest.param([described(), described(OTHER)], {"GPU-b": [0]}, [(), (0,)], id="by-uuid"),
+        pytest.param([described("MIG-1", "GPU-a")], {"GPU-a": [0]}, [(0,)], id="the-whole-gpus-uuid"),
+        pytest.param([described("MIG-1", "GPU-a")], {"GPU-1": [0]}, [(0,)], id="a-mig-uuid-as-torch-writes-it"),
+        pytest.param([described("MIG-1", "GPU-a"), described("MIG-2", "GPU-a")], {"GPU-a": [0]}, [(), ()], id="which"),
+    ],
+)
+def test_ranks_are_joined_to_gpus(known: list[Event], ranks: dict[str, list[int]], joined: list[Any]) -> None:
+    reading = Reading()
+    for event in known:
+        reading.take(event)
+    assert [gpu.ranks for gpu in reading.told(ranks=ranks).gpus] == joined

@@ -1,15 +1,21 @@
 """One case on this machine, with a program that needs nothing: the order of things, and who is told of them."""
 
 import os
+import shutil
+import subprocess
+import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.attempt import Machine, Settings, run_case
+from harness.attempt.machine import examined
 from harness.attempt.result import artifacts
 from harness.cli.program import case_of
+from harness.doctor import Facts
 from harness.engines.local import LocalJob
 from harness.journal import read_document
 from harness.probe.layout import JobPaths, attempt
@@ -98,3 +104,27 @@ def test_the_next_attempt_keeps_the_earlier_one(tmp_path: Path, settings: Settin
         record = run_case(case, settings, MACHINE, case_dir=tmp_path / "case")
         assert [attempt.number for attempt in record.attempts] == list(range(1, number + 1))
         assert (tmp_path / "case" / f"attempt-{number}" / "end.json").exists()
+
+
+def test_the_doctors_facts_are_in_every_record_and_looked_at_once(tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "stop.py").write_text("")
+    before = examined.cache_info().misses
+    records = []
+    for name in ("one", "two"):
+        case = case_of(["stop.py"], processes=1, on_gpus=False)
+        run_case(case, settings, MACHINE, case_dir=tmp_path / name)
+        records.append(read_record(tmp_path / name / "record.json"))
+    told = records[0].environment["doctor"]
+    assert set(told) == {field.name for field in fields(Facts)} - {"aim_error"}
+    assert (told["results"], told["interpreter"]) == (str(tmp_path), records[0].environment["python"]["executable"])
+    assert told["shm_bytes"] == shutil.disk_usage("/dev/shm").total
+    assert records[1].environment["doctor"] == told
+    assert examined.cache_info().misses == before + 1
+
+
+def test_looking_at_the_machine_imports_neither_torch_nor_aim(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from harness.attempt.machine import examined\n"
+    code += "told = examined(Path(sys.argv[1]), sys.executable)\n"
+    code += "print(told['packages']['torch'] is not None, sorted({'torch', 'transformers', 'aim'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert done.stdout == "True []\n"

@@ -6,6 +6,7 @@ import pytest
 
 from harness.record import Attempt, Kind, Lease, Record, Verdict
 from harness.reports.properties import not_run, of_record, printable
+from harness.telemetry import summarise
 from tests.unit.reports.records import make_measurements, make_record
 
 
@@ -45,6 +46,26 @@ def test_figures_and_flags() -> None:
     record = make_record(measurements=make_measurements(mfu=0.4125, steady_state="drifting", flags=flags))
     told = dict(of_record(record, "x"))
     assert (told["mfu"], told["steady_state"], told["flags"]) == ("0.4125", "drifting", "drifting, model_disagrees")
+
+
+def test_the_conditions_of_its_gpus() -> None:
+    events: list[dict[str, object]] = [{"e": "start", "m": 0.0, "interval_s": 1.0}]
+    for m in range(21):
+        for uuid, degrees, clock in (("GPU-a", 34, 345), ("GPU-b", 51, 1980)):
+            fields = {"temperature_c": degrees + m, "sm_clock_mhz": clock, "energy_j": 100.0 * m, "power_w": 100.0}
+            reasons = ["sw_power_cap"] if uuid == "GPU-b" and m >= 10 else []
+            processes = [[77, None, False]] if uuid == "GPU-b" and m == 3 else []
+            line = {"e": "gpu_sample", "m": float(m), "uuid": uuid, "throttle_reasons": reasons, "processes": processes}
+            events.append(line | fields)
+    telemetry = summarise(events, (0.0, 20.0), window_tokens=2_000_000)
+    told = dict(of_record(make_record(telemetry=telemetry), "x"))
+    names = ["contended", "foreign_pids", "throttled_share", "gpu_start_temperature_c", "gpu_start_sm_clock_mhz"]
+    assert [told[name] for name in names] == ["true", "77", "0.525", "51", "345"]
+    assert told["joules_per_million_tokens"] == "2000"
+    alone = [event for event in events if event.get("uuid") != "GPU-b"]
+    told = dict(of_record(make_record(telemetry=summarise(alone)), "x"))
+    assert (told["contended"], told["throttled_share"]) == ("false", "0")
+    assert not {"foreign_pids", "joules_per_million_tokens"} & set(told)
 
 
 def test_a_record_without_measurements_or_verdict() -> None:

@@ -54,6 +54,15 @@ def test_markdown() -> None:
     assert "### Skipped\n\n- 1 case: needs 8 GPUs" in text
 
 
+def test_markdown_tells_of_gpus_that_were_shared_or_held_down() -> None:
+    text = to_markdown([GOOD, result("shared", "passed", "none", contended="true", foreign_pids="7")])
+    assert "| shared\\* | passed |" in text
+    assert "| tiny | passed |" in text
+    said = "- **shared** contended: process 7 computed on its GPUs, too"
+    assert f"### GPUs that were shared or held down (marked \\*)\n\n{said}\n" in text
+    assert "held down" not in to_markdown([GOOD])
+
+
 def test_markdown_tells_of_expectations_and_retries() -> None:
     text = to_markdown([MET, FITS, AGAIN])
     assert "### Failures\n\n- **fits** `none`: \\[XPASS\\(strict\\)\\] expected gpu\\_oom, the job trained" in text

@@ -55,6 +55,37 @@ def test_the_table_tells_of_expectations_and_retries() -> None:
     ]
 
 
+def test_a_case_whose_gpus_were_shared_or_held_down_is_marked_and_the_mark_explained() -> None:
+    began = {"gpu_start_temperature_c": "34", "gpu_start_sm_clock_mhz": "345"}
+    lines = result_table(
+        [
+            result("alone", "passed", "none", contended="false", throttled_share="0.04", **began),
+            result("both", "passed", "none", contended="true", foreign_pids="7", throttled_share="0.45", **began),
+            result("hot", "xfailed", "gpu_oom", throttled_share="0.05"),
+            result("again", "passed", "none", attempts="2", retried="attempt 1: nccl: peer gone", contended="true"),
+        ]
+    )
+    began_at = "began at 34 degrees C, 345 MHz"
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "none again* passed - - - -",
+        "none alone passed - - - -",
+        "none both* passed - - - -",
+        "gpu_oom hot* xfailed - - - -",
+        "* again: contended: others computed on its GPUs, too",
+        f"* both: contended: process 7 computed on its GPUs, too; throttled for 45% of the time; {began_at}",
+        "* hot: throttled for 5% of the time",
+        "retried: again passed on attempt 2; attempt 1: nccl: peer gone",
+    ]
+
+
+def test_not_every_mark_is_explained() -> None:
+    lines = result_table([result(f"case-{n:03}", "passed", "none", throttled_share="1") for n in range(30)])
+    assert [line for line in lines if line.startswith("* ")][19:] == [
+        "* case-019: throttled for 100% of the time",
+        "* 10 more, in their records",
+    ]
+
+
 def test_a_case_that_did_not_finish_is_none_that_did_not_meet_an_expectation() -> None:
     assert result("cut", "unfinished", "unknown", "no end", expected="gpu_oom").reason == "no end"
 

@@ -239,6 +239,51 @@ def test_what_a_gpu_refuses_is_null_with_the_reason_and_asked_no_more(start: Any
     assert job.energy.reasons["counter_j"] == "Insufficient Permissions"
 
 
+def test_gpm_tells_what_lies_between_two_polls(start: Any) -> None:
+    """10 % for 0.55 s, 90 % for 0.4 s, then 10 %: no poll sees more than a moment, and the mean is exact."""
+    script = "0 0 sm_active 10\n0.55 0 sm_active 90\n0.95 0 sm_active 10\n0 0 tensor_active 40\n"
+    script += "0 0 sm_occupancy 30\n0 0 dram_active 62.5\n"
+    with start(script, [gpu(0)], interval_s=0.2) as sampled:
+        sampled.wait_until(1.5)
+        sampled.end()
+    samples = sampled.samples(gpu(0))
+    assert samples[0]["sm_active_percent"] is samples[0]["gpm_s"] is None
+    told = [sample for sample in samples if sample["gpm_s"] is not None]
+    assert len(told) >= 3
+    assert all(sample["gpm_s"] >= 0.05 for sample in told)
+    begin, end = told[0]["m"] - told[0]["gpm_s"], told[-1]["m"]
+    busy_s = min(end, sampled.at(0.95)) - max(begin, sampled.at(0.55))
+    job = summarise(sampled.events(), (begin, end)).gpus[0].window
+    assert job is not None
+    assert job.sm_active_mean_percent == pytest.approx(10 + 80 * busy_s / (end - begin), abs=5)
+    assert job.tensor_active_mean_percent == pytest.approx(40)
+    assert job.sm_occupancy_mean_percent == pytest.approx(30)
+    assert job.memory_bandwidth_mean_percent == pytest.approx(62.5)
+
+
+def test_gpm_before_hopper_and_a_metric_that_is_refused(start: Any) -> None:
+    with start("0 0 cc 80\n0 1 err:gpm:5 3\n0 1 sm_active 50\n", [gpu(0), gpu(1)]) as sampled:
+        eventually(lambda: len(sampled.samples(gpu(1))) >= 4)
+        sampled.end()
+    names = {"sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "memory_bandwidth_percent", "gpm_s"}
+    assert sampled.described(gpu(0))["unavailable"] == dict.fromkeys(names, "Not Supported")
+    assert sampled.described(gpu(1))["unavailable"] == {"tensor_active_percent": "Not Supported"}
+    older, newer = (found.job for found in sampled.summary().gpus)
+    assert older is not None
+    assert newer is not None
+    assert (older.sm_active_mean_percent, older.reasons["sm_active_mean_percent"]) == (None, "Not Supported")
+    assert newer.sm_active_mean_percent == pytest.approx(50)
+    assert newer.tensor_active_mean_percent is None
+    assert newer.reasons["tensor_active_mean_percent"] == "Not Supported"
+
+
+def test_gpm_of_a_mig_device(start: Any) -> None:
+    with start("0 0 mig 1\n0 0 mig_devices 2\n0 0 sm_active 25\n", [mig(0, 2)]) as sampled:
+        eventually(lambda: len(sampled.samples(mig(0, 2))) >= 3)
+        sampled.end()
+    assert sampled.samples(mig(0, 2))[1]["sm_active_percent"] == 25
+
+
 def test_memory_of_an_older_driver(start: Any) -> None:
     with start("0 0 err:nvmlDeviceGetMemoryInfo_v2 13\n0 0 used_mib 1200\n", [gpu(0)]) as sampled:
         eventually(lambda: sampled.samples(gpu(0)))

@@ -1,7 +1,9 @@
 """The sampler as the supervisor starts it: by path, beside a process tree."""
 
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,8 @@ from harness.engines.local import LocalJob
 from harness.journal import read_events
 from harness.sampling import sampler
 from harness.sampling.sampler import SAMPLE_FIELDS
+from tests.aim_faults import fill, tmpfs
+from tests.conftest import FakeNvml
 from tests.unit.jobs import DEADLINE_S, argv_of, events, eventually, make_job, processes_naming, read_end
 
 # A root with one child, which has one child that holds 64 MiB, and some work behind it that ended processes did.
@@ -136,6 +140,50 @@ def test_a_sampler_that_is_started_anew_tells_of_the_gap(tmp_path: Path) -> None
     assert gap["seconds"] == pytest.approx(gap["m"] - before[-1]["m"], abs=0.05)
     assert sample["tree"]["cpu_s"] >= before[-1]["tree"]["cpu_s"]
     assert sample["tree"]["write_bytes"] >= before[-1]["tree"]["write_bytes"]
+
+
+def test_a_disk_that_is_full_for_a_while_costs_the_lines_of_that_while(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        journal = disk / "system.jsonl"
+        argv = [*sampler.command(journal, 0.05), "--root-pid", str(os.getpid())]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
+            eventually(lambda: len(lines(disk)) >= 3)
+            before = lines(disk)
+            fill(disk / "filler")
+            eventually(
+                lambda: b"journal lost a line" in (os.read(process.stderr.fileno(), 200) if process.stderr else b"")
+            )
+            full = lines(disk)
+            (disk / "filler").unlink()
+            eventually(lambda: len(journal_of_whole_lines(disk)) >= len(full) + 3)
+            process.terminate()
+            assert process.wait(DEADLINE_S) == 0
+        after = [event for event in journal_of_whole_lines(disk) if event["e"] == "sample"]
+    assert after[: len(before)] == before
+    assert after[: len(full)] == full
+    assert len(after) >= len(full) + 3
+
+
+def test_what_it_costs_is_told_as_the_kernel_counts_it(tmp_path: Path) -> None:
+    with sampled(tmp_path, 0.05):
+        eventually(lambda: len(lines(tmp_path)) >= 10 and (tmp_path / "sampler").exists())
+        fields = Path(f"/proc/{pid_of_sampler(tmp_path)}/stat").read_bytes().rpartition(b")")[2].split()
+        outside = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        told = lines(tmp_path)
+    assert told[0]["sampler"]["busy_fraction"] is None
+    assert outside == pytest.approx(told[-1]["sampler"]["cpu_s"], abs=0.05)  # the kernel counts in hundredths
+    shares = [line["sampler"]["busy_fraction"] * (line["m"] - early["m"]) for early, line in itertools.pairwise(told)]
+    used = told[-1]["sampler"]["cpu_s"] - told[0]["sampler"]["cpu_s"]
+    assert sum(shares) == pytest.approx(used, rel=0.25, abs=0.01)
+
+
+@pytest.mark.slow
+def test_the_script_that_measures_what_it_costs(fake_nvml: FakeNvml) -> None:
+    script = Path(__file__).parents[3] / "scripts" / "sampler_cost.py"
+    options = ["--gpus", "2", "--processes", "3", "--seconds", "2", "--nvml", str(fake_nvml.folder)]
+    done = subprocess.run([sys.executable, script, *options], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("2 GPUs, 3 processes\n")
+    assert re.search(r"^sampler: \d+\.\d+% of one core from outside, \d+\.\d+% by itself$", done.stdout, re.MULTILINE)
 
 
 def test_what_lies_beside_the_package_hides_no_module_of_the_library(tmp_path: Path) -> None:
