@@ -14,7 +14,7 @@ from harness.journal import RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
-from harness.record import Attempt, Kind, Measurements, Record, Verdict
+from harness.record import Attempt, Kind, Record, Verdict
 from harness.scenario import Case
 from harness.telemetry import Telemetry, summarise
 
@@ -35,7 +35,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
-    samples = [event for _, event in read_events(job.system_journal()) if event["e"] == "sample"]
+    samples = (event for _, event in read_events(job.system_journal()))
     measured = metrics.measure(evidence.ranks, samples, metrics.Job(_wall(last), record.scenario))
     return record.model_copy(
         update={
@@ -43,18 +43,18 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "labels": _labels(job, record.labels, evidence.ranks),
             "attempts": [*record.attempts[:-1], last],
             "verdict": verdict,
-            "measurements": measured,
-            "telemetry": _telemetry(job, evidence.ranks, measured),
+            "measurements": None if measured is None else measured.figures,
+            "telemetry": _telemetry(job, measured),
             "artifacts": artifacts(job, outputs=scenario.keep_outputs),
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
 
 
-def _telemetry(job: JobPaths, ranks: Sequence[RankJournal], measured: Measurements | None) -> Telemetry:
+def _telemetry(job: JobPaths, measured: metrics.Measured | None) -> Telemetry:
     """What the sampler saw, over the job and over the measured window; the journal is read as a stream."""
-    span = metrics.find_span(ranks)
-    tokens = measured.tokens.get("non_pad") if measured is not None and len(measured.segments) == 1 else None
+    span, figures = (measured.span, measured.figures) if measured is not None else (None, None)
+    tokens = figures.tokens.get("non_pad") if figures is not None and len(figures.segments) == 1 else None
     return summarise(
         (event for _, event in read_events(job.system_journal())),
         window=None if span is None else (span.begin_m, span.end_m),

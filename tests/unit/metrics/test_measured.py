@@ -14,7 +14,7 @@ from tests.unit.journals import T0, event, rank, step, tokens
 def measure(*ranks: RankJournal, samples: list[Event] | None = None) -> Measurements:
     measured = metrics.measure(ranks, samples or [], metrics.Job(metrics.Wall(ended=T0 + 100)))
     assert measured is not None
-    return measured
+    return measured.figures
 
 
 def steady(count: int, seconds: float = 0.1, padded: int = 128) -> list[Event]:
