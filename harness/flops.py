@@ -118,7 +118,8 @@ def hardware_flops(shape: Shape, slots: Tokens) -> float:
         blocks = shape.frozen + shape.trainable - shape.head
         if shape.checkpointing == "non_reentrant":  # ends at the last tensor that the backward needs
             blocks -= shape.last_linear * shape.layers
-        recomputed = 2 * blocks * slots.count + attention
+        # A block whose input and parameters need no gradient has no backward, and is not computed again.
+        recomputed = (2 * blocks * slots.count + attention) * _with_gradient(shape)
     return _linear(shape, slots.count) + attention * (1 + backward * _with_gradient(shape)) + recomputed
 
 
@@ -156,5 +157,5 @@ def _attention(shape: Shape, tokens: Tokens) -> float:
 
 
 def _with_gradient(shape: Shape) -> float:
-    """The share of layers whose attention has a backward."""
+    """The share of blocks that have a backward."""
     return (shape.layers - shape.blocks_without_gradient) / shape.layers

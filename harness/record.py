@@ -208,6 +208,7 @@ class Measurements(Frozen):
     learning_rate_sum: float | None = None
     trainable_tensors: int | None = None
     changed_tensors: int | None = None
+    ranks_agree: bool | None = None
     peak_allocated_bytes: int | None
     peak_active_bytes: int | None = None
     peak_reserved_bytes: int | None

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ from harness import classify, metrics
 from harness.attempt.hidden import secrets_of
 from harness.attempt.settings import Settings
 from harness.classify.evidence import log_tail
-from harness.journal import RankJournal, read_document, read_events, read_ranks
+from harness.journal import Event, RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
 from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
 from harness.record import Attempt, Kind, Measurements, Record, Verdict
 from harness.scenario import Case
-from harness.telemetry import Reading, Telemetry, Thinned
+from harness.telemetry import Reading, Telemetry
 
 TAIL_LINES = 60
 
@@ -54,16 +54,20 @@ def measure(job: JobPaths, ranks: Sequence[RankJournal], known: metrics.Job) -> 
     """The figures of the steps, and what the sampler saw over the job and over the measured window.
 
     The sampler's journal is read once, as a stream: a day of it is hundreds of megabytes."""
-    span = metrics.find_span(ranks)
+    steps = metrics.find_steps(ranks)
+    span = steps.span
     reading = Reading(None if span is None else (span.begin_m, span.end_m))
-    thinned = Thinned()
-    for _, event in read_events(job.system_journal()):
-        reading.take(event)
-        thinned.take(event)
-    measured = metrics.measure(ranks, thinned.samples, known)
+    samples = _passed_on((event for _, event in read_events(job.system_journal())), reading)
+    measured = metrics.measure(ranks, samples, known, steps)
     tokens = measured.tokens.get("non_pad") if measured is not None and len(measured.segments) == 1 else None
     window_tokens = None if span is None else span.non_pad_tokens
     return measured, reading.told(window_tokens=window_tokens, tokens=tokens, ranks=_ranks_by_gpu(ranks))
+
+
+def _passed_on(events: Iterable[Event], reading: Reading) -> Iterator[Event]:
+    for event in events:
+        reading.take(event)
+        yield event
 
 
 def _ranks_by_gpu(ranks: Sequence[RankJournal]) -> dict[str, list[int]]:

@@ -94,7 +94,7 @@ class Finding:
 
 def find(evidence: JobEvidence) -> list[Finding]:
     """What each rank told, the likeliest cause first."""
-    found = [finding for rank in evidence.ranks if (finding := _of_rank(rank)) is not None]
+    found = [finding for rank in evidence.ranks if (finding := of_rank(rank)) is not None]
     known = {finding.rank for finding in found}
     for log in evidence.logs:
         found += _of_log(log, known)
@@ -121,7 +121,7 @@ def find_unfinished(evidence: JobEvidence) -> Finding | None:
 # --- the probe's journals
 
 
-def _of_rank(rank: RankJournal) -> Finding | None:
+def of_rank(rank: RankJournal) -> Finding | None:
     """A rank's error record; without one (killed by its launcher, os._exit), the last exception that left training."""
     if rank.error is not None:
         return _of_event(rank, rank.error, f"rank-{rank.rank}/error.json", None)

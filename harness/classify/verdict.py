@@ -11,7 +11,7 @@ from typing import Any
 from harness.classify import memory, outside
 from harness.classify.collectives import Lag, find_lag
 from harness.classify.evidence import JobEvidence
-from harness.classify.findings import Finding, Tier, find, find_unfinished
+from harness.classify.findings import Finding, Tier, find, find_unfinished, of_rank
 from harness.classify.lines import BACK_OFF, FINISHED, GOES_ON, GRAD_NORM, LOSS
 from harness.journal import RankJournal
 from harness.metrics import did_it_train
@@ -61,6 +61,9 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     unfinished = find_unfinished(evidence)
     if unfinished is not None:
         return _verdict(evidence, unfinished, more="; the program went on without training and ended with exit code 0")
+    failed = _judge_failed_rank(evidence)
+    if failed is not None:
+        return failed
     if evidence.expects_steps and not any(_steps(rank) for rank in evidence.ranks):
         said = "the program ended with exit code 0 and no optimizer step was seen"
         return Verdict(kind=Kind.NO_TRAINING, reason=said, transient=False, evidence=[_end(evidence)])
@@ -68,6 +71,32 @@ def _judge_success(evidence: JobEvidence) -> Verdict | None:
     if taught_nothing is not None:
         return taught_nothing
     return Verdict(kind=Kind.NONE, reason="", evidence=[_end(evidence)])
+
+
+def _judge_failed_rank(evidence: JobEvidence) -> Verdict | None:
+    """A rank that failed under a launcher or a shell that does not pass exit codes on."""
+    farthest = max((_steps(rank) for rank in evidence.ranks), default=0)
+    for rank in evidence.ranks:
+        steps, wanted = _steps(rank), (rank.last("segment") or {}).get("max_steps")
+        end = _end_of(rank)
+        code = None if end is None else end.get("exit_code")
+        if isinstance(code, int) and code != 0:
+            ended = f"ended with exit code {code}"
+        elif end is None and isinstance(wanted, int) and steps < min(farthest, wanted):
+            ended = f"stopped without a word after step {steps}, and another took {farthest}"
+        else:
+            continue
+        finding, zero = of_rank(rank), "the command ended with exit code 0 all the same"
+        if finding is not None:
+            return _verdict(evidence, finding, more=f"; the rank {ended}, and {zero}")
+        return _at(evidence, rank.rank, Kind.UNKNOWN, f"rank {rank.rank} {ended}; {zero}")
+    return None
+
+
+def _end_of(rank: RankJournal) -> dict[str, Any] | None:
+    """The end of the process that was this rank last: an elastic launcher may have started it anew."""
+    last = next((event for _, event in reversed(rank.events) if event["e"] in ("start", "end")), None)
+    return last if last is not None and last["e"] == "end" else None
 
 
 def _judge_training(evidence: JobEvidence, kinds: Sequence[Kind]) -> Verdict | None:

@@ -6,9 +6,20 @@ summed over the ranks that see data of their own, time is the slowest rank's, so
 not a mean of ratios.  What is not known is null and says why.
 """
 
-from harness.metrics.measured import Job, measure, step_times
+from harness.metrics.measured import Job, Steps, find_steps, measure, step_times
 from harness.metrics.phases import Wall, rank_phases
-from harness.metrics.span import Span, find_span
+from harness.metrics.span import Span
 from harness.metrics.training import Finding, did_it_train
 
-__all__ = ["Finding", "Job", "Span", "Wall", "did_it_train", "find_span", "measure", "rank_phases", "step_times"]
+__all__ = [
+    "Finding",
+    "Job",
+    "Span",
+    "Steps",
+    "Wall",
+    "did_it_train",
+    "find_steps",
+    "measure",
+    "rank_phases",
+    "step_times",
+]

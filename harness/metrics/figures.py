@@ -161,7 +161,11 @@ FIGURES: dict[str, Figure] = {
     "loss_first": Figure("loss", SEGMENT, "loss of the first step, rank 0", "`step`", "not told, or no finite number"),
     "loss_last": Figure("loss", SEGMENT, "loss of the last step, rank 0", "`step`", "not told, or no finite number"),
     "grad_norm_last": Figure(
-        "norm", SEGMENT, "gradient norm before clipping, last step, rank 0", "`step`", "not computed, or not finite"
+        "norm",
+        SEGMENT,
+        "gradient norm before clipping, last step, rank 0; see [below](#gradient-norm)",
+        "`step`",
+        "not computed, or not finite",
     ),
     "learning_rate_sum": Figure(
         "rate", SEGMENT, "sum over the steps: 0 means that nothing was to change", "`step`, rank 0", "not told"
@@ -175,6 +179,13 @@ FIGURES: dict[str, Figure] = {
     ),
     "changed_tensors": Figure(
         "tensors", SEGMENT, "those that training changed, least of the ranks", "`parameters`", _NOT_ALL
+    ),
+    "ranks_agree": Figure(
+        "yes or no",
+        SEGMENT,
+        "whether all ranks, which began with the same trainable parameters, ended with the same",
+        "`parameters`, `model`",
+        "one rank, not all told, they began with different ones, or hold parts (FSDP, ZeRO-3, tensor parallel)",
     ),
     "peak_allocated_bytes": Figure("B", JOB, "peak that torch's allocator gave out, largest rank", "`memory`", _CPU),
     "peak_active_bytes": Figure(

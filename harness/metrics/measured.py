@@ -1,6 +1,6 @@
 """All figures of a job, put together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,13 +8,9 @@ from harness.journal import Event, RankJournal
 from harness.metrics.memory import describe_memory, retries_in_steady
 from harness.metrics.parts import Part
 from harness.metrics.phases import Wall, describe_phases
-from harness.metrics.sanity import (
-    describe_built,
-    describe_reported,
-    disagreements,
-    memory_drift,
-    withdraw_impossible,
-)
+from harness.metrics.sampled import memory_drift, read_samples
+from harness.metrics.sanity import describe_built, describe_reported, disagreements, withdraw_impossible
+from harness.metrics.span import Span, find_span
 from harness.metrics.steady import Summary
 from harness.metrics.throughput import NO_COMMON_SEGMENT, Counts, describe_rates
 from harness.metrics.training import describe_ranks_in_step, describe_training
@@ -31,11 +27,31 @@ class Job:
     scenario: Mapping[str, Any] = field(default_factory=dict)  # resolved, as in the record
 
 
-def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], job: Job) -> Measurements | None:
-    """The figures of a job; None when no rank left a journal.  `samples` is the sampler's journal."""
+@dataclass(frozen=True)
+class Steps:
+    """The steps that are measured, and where they lie on the sampler's clock."""
+
+    window: Window | None
+    span: Span | None
+
+
+def find_steps(ranks: Sequence[RankJournal]) -> Steps:
+    """The measured steps of a job; what it has of them is None where there are none."""
+    window = find_window(ranks)
+    return Steps(window, find_span(ranks, window))
+
+
+def measure(
+    ranks: Sequence[RankJournal], samples: Iterable[Event], job: Job, steps_measured: Steps | None = None
+) -> Measurements | None:
+    """What a job's journals tell; None when no rank left one.
+
+    `samples` is the sampler's journal, read once whatever else is known; `steps_measured` saves finding them anew."""
+    sampled = read_samples(samples)
     if not ranks:
         return None
-    window = find_window(ranks)
+    found = steps_measured or find_steps(ranks)
+    window, span = found.window, found.span
     counts = Counts(ranks, window)
     steps, summary = describe_steps(ranks, window)
     rates = describe_rates(counts, window, len(ranks))
@@ -45,7 +61,7 @@ def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], job: Job) ->
         rates,
         describe_utilisation(ranks, counts, window, job.scenario),
         describe_training(ranks),
-        describe_memory(ranks, samples),
+        describe_memory(ranks, sampled),
         describe_phases(ranks[0], job.wall),
         _describe_model(ranks[0]),
     ]
@@ -55,7 +71,10 @@ def measure(ranks: Sequence[RankJournal], samples: Sequence[Event], job: Job) ->
         values |= part.values
         reasons |= part.reasons
     values["reported"] = describe_reported(ranks[0], values)
-    values["flags"] = _flags(ranks, samples, values, window, summary, job.scenario)
+    flags = _flags(ranks, values, window, summary, job.scenario)
+    if rise := memory_drift(sampled, ranks, span):
+        flags["memory_drifting"] = rise
+    values["flags"] = flags
     return Measurements(**values, reasons=reasons)
 
 
@@ -82,7 +101,6 @@ def _describe_model(rank: RankJournal) -> Part:
 
 def _flags(
     ranks: Sequence[RankJournal],
-    samples: Sequence[Event],
     values: Mapping[str, Any],
     window: Window | None,
     summary: Summary | None,
@@ -96,11 +114,10 @@ def _flags(
         flags["every_step_disturbed"] = "most steps log, save or evaluate: their time is taken out by the host's clock"
     if not have_common_segment(ranks):
         flags["no_common_segment"] = f"{NO_COMMON_SEGMENT}: what one measured belongs to no step of another"
-    flags["memory_drifting"] = memory_drift(samples, ranks[0])
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
     flags["model_disagrees"] = disagreements(values["built"], scenario)
-    flags |= describe_ranks_in_step(ranks)
+    flags |= describe_ranks_in_step(ranks, values["ranks_agree"])
     return {name: text for name, text in flags.items() if text}
 
 

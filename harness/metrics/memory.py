@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from harness.journal import Event, RankJournal
+from harness.journal import RankJournal
 from harness.metrics.parts import Part
+from harness.metrics.sampled import Sampled
 from harness.record import RankMemory
 
 PEAKS = {
@@ -13,7 +14,7 @@ PEAKS = {
 }
 
 
-def describe_memory(ranks: Sequence[RankJournal], samples: Sequence[Event]) -> Part:
+def describe_memory(ranks: Sequence[RankJournal], sampled: Sampled) -> Part:
     """Peaks of the largest rank, those of every rank by phase, and the host's."""
     part = Part()
     tables = [_of_rank(rank) for rank in ranks]
@@ -28,10 +29,9 @@ def describe_memory(ranks: Sequence[RankJournal], samples: Sequence[Event]) -> P
     for figure, kind in (("alloc_retries", "alloc_retries"), ("allocator_ooms", "ooms")):
         counts = [count for table in tables if (count := getattr(table, kind)) is not None]
         part.put(figure, sum(counts) if counts else None, told)
-    for figure, key in (("host_peak_rss_bytes", "rss_bytes"), ("host_peak_pss_bytes", "pss_bytes")):
-        held = [v for sample in samples if isinstance(v := sample.get("tree", {}).get(key), int)]
-        why = "the sampler saw no process of the job, or may not read its memory map"
-        part.put(figure, max(held, default=None), why)
+    why = "the sampler saw no process of the job, or may not read its memory map"
+    part.put("host_peak_rss_bytes", sampled.rss_peak_bytes, why)
+    part.put("host_peak_pss_bytes", sampled.pss_peak_bytes, why)
     return part
 
 

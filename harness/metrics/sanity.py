@@ -1,22 +1,25 @@
-"""Figures against what else is known: the program's own, the data's size, the scenario's model, drift of memory."""
+"""Figures against what else is known: the program's own, the data's size, the scenario's model."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.journal import Event, RankJournal
+from harness.journal import RankJournal
 from harness.metrics.parts import Part, number
 from harness.metrics.throughput import RATES, SQUARES, Counts
 from harness.metrics.window import last_segment
 from harness.record import Built, Reported
-from harness.units import format_bytes
 
 WHOLE = "of all of train(): the first step, logging, saving and evaluating included"
+# transformers 4 counts its own data loader's slots before it trains.
+OLD = "before transformers 5 one rank's alone, with max_steps reckoned from its first batch"
 # What programs log of themselves -> (ours, why the two differ).
 REPORTED = {
     "train_samples_per_second": ("samples_per_s", WHOLE),
-    "train_tokens_per_second": ("padded_tokens_per_s", f"{WHOLE}; padding too, unless the program leaves it out"),
+    "train_tokens_per_second": (
+        "padded_tokens_per_s",
+        f"{WHOLE}; padding too, unless the program leaves it out; {OLD}",
+    ),
     "num_input_tokens_seen": ("padded", "padding too, unless the program leaves it out; of all calls of train()"),
     "num_tokens": ("non_pad", "of all calls of train()"),
     "total_flos": ("model_flops", "6 a slot and parameter: with padding and what LoRA spares, without attention"),
@@ -32,8 +35,6 @@ SHAPE = {
     "num_local_experts": "experts",
     "num_experts_per_tok": "experts_per_token",
 }
-RISE = 0.05  # of host memory over the window that counts as drift
-RISE_BYTES = 64 * 2**20
 
 
 def describe_built(rank: RankJournal) -> Built | None:
@@ -109,20 +110,3 @@ def _tokens_in_data(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -
     # A sampler repeats samples to give every rank whole batches.
     repeated = math.ceil(epochs) * len(ranks) * batch * (accumulation or 1)
     return int((epochs * data["samples"] + repeated) * data["sequence_length"])
-
-
-def memory_drift(samples: Sequence[Event], rank: RankJournal) -> str | None:
-    """Host memory that rises over the measured steps: something is kept that should not be."""
-    steps = last_segment(rank) if rank.of("step") else []
-    if not steps:
-        return None
-    since, until = steps[len(steps) // 4]["t"], steps[-1]["t"]
-    trees = [sample.get("tree", {}) for sample in samples if since <= sample.get("t", 0) <= until]
-    held = [v for tree in trees if isinstance(v := tree.get("rss_bytes"), int)]
-    half = len(held) // 2
-    if half < 4:
-        return None
-    first, second = statistics.median(held[:half]), statistics.median(held[-half:])
-    if second - first <= max(RISE_BYTES, RISE * first):
-        return None
-    return f"host memory rose from {format_bytes(first)} to {format_bytes(second)} (medians of the halves)"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.journal import RankJournal
-from harness.metrics.window import find_window, last_segment
+from harness.metrics.window import Window, last_segment
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,8 @@ class Span:
     non_pad_tokens: int | None
 
 
-def find_span(ranks: Sequence[RankJournal]) -> Span | None:
-    """The span of the window of all ranks; None where there is no window, or nobody told when its steps ended."""
-    window = find_window(ranks)
+def find_span(ranks: Sequence[RankJournal], window: Window | None) -> Span | None:
+    """The span of the window; None where there is none, or nobody told when its steps ended."""
     if window is None or not window.steps:
         return None
     first, last = window.steps[0], window.steps[-1]

@@ -141,7 +141,23 @@ def describe_training(ranks: Sequence[RankJournal]) -> Part:
     changed = [event["changed"] for event in holding if isinstance(event.get("changed"), int)]
     part.put("trainable_tensors", min(tensors, default=None), why)
     part.put("changed_tensors", min(changed, default=None), why)
+    part.put("ranks_agree", *_agreement(ranks))
     return part
+
+
+def _agreement(ranks: Sequence[RankJournal]) -> tuple[bool | None, str]:
+    """(whether ranks that began with equal parameters ended with equal ones, why that is not known)."""
+    if len(ranks) < 2:
+        return None, "there is one rank"
+    if any((rank.last("model") or {}).get("whole") is False for rank in ranks):
+        return None, "ranks hold parts of the parameters, or flattened ones: their checksums cannot be compared"
+    last = [event.get("checksum") for rank in ranks if (event := last_parameters(rank)) is not None]
+    if len(last) < len(ranks):
+        return None, "not all ranks looked at their parameters at the end of training"
+    first = {(first_parameters(rank) or {}).get("checksum") for rank in ranks}
+    if None in first:
+        return None, "not all ranks looked at their parameters at the beginning of training"
+    return (len(set(last)) == 1 if len(first) == 1 else None), "the ranks began with different parameters"
 
 
 def _why(values: list[Any], otherwise: str) -> str:
@@ -155,20 +171,13 @@ def _why(values: list[Any], otherwise: str) -> str:
     return otherwise
 
 
-def describe_ranks_in_step(ranks: Sequence[RankJournal]) -> dict[str, str]:
-    """Flags: ranks that took another number of steps, or that began with equal parameters and ended with others."""
+def describe_ranks_in_step(ranks: Sequence[RankJournal], agree: bool | None) -> dict[str, str]:
+    """Flags: ranks that took another number of steps, or that do not `agree` on the parameters."""
     flags = {}
     steps = {rank.rank: len(last_segment(rank)) if rank.of("step") else 0 for rank in ranks}
     if len(set(steps.values())) > 1:
         few, many = min(steps, key=lambda rank: steps[rank]), max(steps, key=lambda rank: steps[rank])
         flags["ranks_out_of_step"] = f"rank {few} took {steps[few]} steps, rank {many} took {steps[many]}"
-    sums: dict[str, set[Any]] = {"first": set(), "last": set()}
-    for rank in ranks:
-        last = last_parameters(rank)
-        if last is None:
-            return flags
-        sums["last"].add(last.get("checksum"))
-        sums["first"].add((first_parameters(rank) or {}).get("checksum"))
-    if len(sums["first"]) == 1 and None not in sums["first"] and len(sums["last"]) > 1:
+    if agree is False:
         flags["ranks_diverged"] = "the ranks began with the same parameters and ended with different ones"
     return flags

@@ -33,6 +33,7 @@ EVENTS: dict[str, dict[str, str]] = {
         "type": "class of the model",
         "parameters": "number of parameters, the frozen ones included",
         "trainable": "number of trainable parameters",
+        "whole": "whether this rank holds all parameters in their own shapes: not sharded, partitioned or flattened",
         "dtype": "dtype of the first parameter",
         "device": "device that it trains on, as torch prints it: the Trainer's GPU, else the first parameter's device",
         "device_name": "name of the GPU; null on CPU",
@@ -104,7 +105,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "epoch": "passes over the data so far, a part of one included; null in a program without a Trainer",
         "loss": "loss of the step on this rank: the sum of what training_step returned for its micro-batches (the "
         "Trainer has divided each by their number); null when unknown",
-        "grad_norm": "gradient norm before clipping; null when the trainer computed none",
+        "grad_norm": "gradient norm before clipping, with fp16 without the loss scale; null when the trainer computed "
+        "none",
         "learning_rate": "learning rate of the first parameter group in this step",
     },
     "tokens": {

@@ -56,6 +56,7 @@ def describe_model(model: Any, counted: dict[str, Any] | None, device: Any = Non
     return {
         "type": type(model).__name__,
         **(counted or count_parameters(model)),
+        "whole": is_whole(model),
         "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
         "device": None if device is None else str(device),
         "device_name": torch.cuda.get_device_name(device) if on_gpu else None,

@@ -7,7 +7,6 @@ nothing is known, and `coverage` is the share of the span that is.  What is not 
 
 from harness.telemetry.energy import joules_per_million
 from harness.telemetry.reading import Reading, summarise
-from harness.telemetry.thinned import Thinned
 from harness.telemetry.values import (
     AllGpus,
     Energy,
@@ -31,7 +30,6 @@ __all__ = [
     "Span",
     "SpanFigures",
     "Telemetry",
-    "Thinned",
     "joules_per_million",
     "summarise",
 ]

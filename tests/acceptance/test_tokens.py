@@ -113,7 +113,7 @@ def test_what_was_built_is_what_was_asked_for_and_trained(records: dict[str, Rec
     assert measured.built is not None
     assert (measured.built.layers, measured.built.hidden, measured.built.dtype) == (2, 64, "float32")
     assert measured.changed_tensors == measured.trainable_tensors
-    assert measured.data_ranks == RANKS
+    assert (measured.data_ranks, measured.ranks_agree) == (RANKS, True)
     assert {"model_disagrees", "ranks_diverged", "ranks_out_of_step"} & set(measured.flags) == set()
     assert measured.mfu is None  # on CPU
     assert (measured.model_flops_per_step or 0) > 0

@@ -14,6 +14,7 @@ def step(number: int, seconds: float = 0.1, **fields: Any) -> Event:
         "e": "step",
         "step": number,
         "segment": 0,
+        "ended_m": float(number),
         "seconds": seconds,
         "device_seconds": None,
         "overhead_seconds": 0.0,

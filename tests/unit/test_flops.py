@@ -66,6 +66,17 @@ def test_checkpointing_is_in_the_hardware_flops_alone() -> None:
     assert whole - hardware_flops(checkpointed(FULL), tokens) == 2 * 2048 * 32 * 4096 * 11008
 
 
+@pytest.mark.parametrize("frozen_below", [0, 16, 31])
+def test_a_block_without_a_backward_is_not_computed_again(frozen_below: int) -> None:
+    """Where no gradient of the input is asked for."""
+    tokens = Tokens(2048, 2048**2)
+    shape = replace(FULL, input_gradient=False, first_trainable_layer=frozen_below)
+    again = replace(shape, checkpointing="reentrant")
+    attention = 4 * 2048**2 * 4096
+    recomputed = (32 - frozen_below) * (2 * 2048 * BLOCK + attention)
+    assert hardware_flops(again, tokens) - hardware_flops(shape, tokens) == recomputed
+
+
 def test_trap_lora_at_6n() -> None:
     """Frozen weights have no gradient of their own, so LoRA's work is two thirds of full fine-tuning's."""
     tokens = Tokens(512, 512**2)

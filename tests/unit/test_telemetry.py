@@ -1,12 +1,11 @@
 """Journals of the sampler, made up, and the figures that come of them."""
 
-import itertools
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from harness.telemetry import Event, GpuSpan, Reading, Telemetry, Thinned, joules_per_million, summarise
+from harness.telemetry import Event, GpuSpan, Reading, Telemetry, joules_per_million, summarise
 
 UUID, OTHER = "GPU-a", "GPU-b"
 
@@ -293,31 +292,6 @@ def test_what_may_grow_without_end_is_cut() -> None:
     events += [{"e": "xid", "m": 1.0, "uuid": UUID, "xid": 63} for _ in range(500)]
     [gpu] = summarise([start(), described(), *events]).gpus
     assert (gpu.foreign_pids, len(gpu.xids)) == (tuple(range(20)), 100)
-
-
-@pytest.mark.parametrize("seconds", [1, 4096, 4097, 50_000])
-def test_thinned_samples_keep_their_peaks(seconds: int) -> None:
-    thinned = Thinned()
-    for m in range(seconds):
-        pss = 7 * m if m % 5 == 0 else None
-        thinned.take({"e": "sample", "t": float(m), "tree": {"rss_bytes": m ^ 1, "pss_bytes": pss, "threads": 3}})
-        thinned.take({"e": "gpu_sample", "t": float(m)})
-    kept = thinned.samples
-    assert len(kept) <= 4096
-    assert len(kept) == seconds or len(kept) > 2048
-    assert max(sample["tree"]["rss_bytes"] for sample in kept) == max(m ^ 1 for m in range(seconds))
-    assert max(sample["tree"]["pss_bytes"] or 0 for sample in kept) == 7 * ((seconds - 1) // 5 * 5)
-    times = [sample["t"] for sample in kept]
-    assert (times[0], times) == (0.0, sorted(times))
-    assert len({late - early for early, late in itertools.pairwise(times)}) <= 1  # evenly spread
-
-
-def test_thinned_samples_without_a_tree_or_a_time() -> None:
-    thinned = Thinned()
-    for event in ({}, {"e": "sample"}, {"e": "sample", "t": 1.0, "tree": None}, {"e": "sample", "tree": {}}):
-        thinned.take(event)
-    thinned.take({"e": "sample", "t": 1.0, "tree": {"rss_bytes": "many"}})
-    assert thinned.samples == [{"e": "sample", "t": 1.0, "tree": {"rss_bytes": "many", "pss_bytes": None}}]
 
 
 def test_means_over_what_lies_between_two_polls() -> None:

@@ -203,6 +203,45 @@ def test_training_that_stopped_short_is_no_success() -> None:
     assert judge(evidence(FINE, went_on)).kind is Kind.NONE
 
 
+DONE = [event("segment", 0, segment=0, max_steps=3), step(1), step(2), step(3)]
+
+
+@pytest.mark.parametrize(
+    "failed, kind, reason",
+    [
+        (rank(1, *DONE, event("end", 9, exit_code=0)), Kind.NONE, ""),
+        (rank(1, *DONE), Kind.NONE, ""),
+        (rank(1, event("start"), event("end", exit_code=1), event("start"), *DONE), Kind.NONE, ""),
+        (
+            rank(1, *DONE, event("end", 9, exit_code=3)),
+            Kind.UNKNOWN,
+            "rank 1 ended with exit code 3; the command ended",
+        ),
+        (
+            rank(1, *DONE[:2]),
+            Kind.UNKNOWN,
+            "rank 1 stopped without a word after step 1, and another took 3; the command",
+        ),
+        (
+            rank(
+                1,
+                *DONE,
+                event("end", 9, exit_code=1),
+                error=error("OSError", "[Errno 28] No space left on device", t=8, where="main"),
+            ),
+            Kind.DISK_FULL,
+            "left on device; the rank ended with exit code 1, and the command ended with exit code 0 all the same",
+        ),
+    ],
+    ids=["well", "left-by-os._exit", "started-anew", "exit-code", "killed", "error-after-training"],
+)
+def test_trap_exit_code_0_with_a_failed_child(failed: RankJournal, kind: Kind, reason: str) -> None:
+    verdict = judge(evidence(FINE, rank(0, *DONE, event("end", 9, exit_code=0)), failed))
+    assert verdict.kind is kind
+    assert reason in verdict.reason
+    assert verdict.rank == (None if kind is Kind.NONE else 1)
+
+
 def test_a_second_try_that_hangs_is_a_timeout() -> None:
     first = [step(1), error("torch.OutOfMemoryError", OOM, t=2), event("segment", 3, segment=1, max_steps=20)]
     end = {"why": "time_limit", "exit_code": -15, "ended": T0 + 60}

@@ -228,13 +228,6 @@ def test_a_model_that_is_not_the_scenarios(shape: dict[str, Any], kind: str, sai
     assert (measured.built.heads, measured.built.dtype) == (2, "float32")
 
 
-@pytest.mark.parametrize("rise, flagged", [(0, False), (10 * 2**20, False), (200 * 2**20, True)])
-def test_host_memory_that_rises(rise: int, flagged: bool) -> None:
-    samples = [event("sample", n, tree={"rss_bytes": GIB + rise * n // 20}) for n in range(21)]
-    measured = measure(journal(), samples=samples)
-    assert ("memory_drifting" in measured.flags) == flagged
-
-
 def test_step_times_that_rise_are_flagged() -> None:
     recorded = journal()
     for each in recorded.of("step"):

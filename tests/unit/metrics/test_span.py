@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from harness.journal import Event, RankJournal
-from harness.metrics import find_span
+from harness.metrics.span import Span, find_span
 from harness.metrics.window import find_window
 from tests.unit import journals
+
+
+def span_of(*ranks: RankJournal) -> Span | None:
+    return find_span(ranks, find_window(ranks))
 
 
 def stepped(number: int, data_ranks: int | None = None, tokens: int | None = 100, **fields: Any) -> RankJournal:
@@ -21,7 +25,7 @@ def stepped(number: int, data_ranks: int | None = None, tokens: int | None = 100
 
 def test_the_span_of_the_window() -> None:
     ranks = [stepped(0), stepped(1)]
-    window, span = find_window(ranks), find_span(ranks)
+    window, span = find_window(ranks), span_of(*ranks)
     assert window is not None
     assert span is not None
     first, last = window.steps[0], window.steps[-1]
@@ -37,12 +41,12 @@ def test_the_span_of_the_window() -> None:
     ],
 )
 def test_tokens_that_are_not_known(ranks: list[RankJournal]) -> None:
-    span = find_span(ranks)
+    span = span_of(*ranks)
     assert span is not None
     assert span.non_pad_tokens is None
 
 
 def test_no_steps() -> None:
-    assert find_span([]) is None
-    assert find_span([journals.rank(0, journals.event("start"))]) is None
-    assert find_span([journals.rank(0, journals.step(1), journals.step(2))]) is None
+    assert span_of() is None
+    assert span_of(journals.rank(0, journals.event("start"))) is None
+    assert span_of(journals.rank(0, *(journals.step(n, ended_m=None) for n in (1, 2)))) is None

@@ -123,9 +123,48 @@ def ranks_with(first: list[int], last: list[int]) -> list[RankJournal]:
 
 
 @pytest.mark.parametrize(
-    "first, last, diverged",
-    [([1, 1], [2, 2], False), ([1, 1], [2, 3], True), ([1, 2], [3, 4], False)],
-    ids=["in-step", "never-exchanged-gradients", "sharded"],
+    "first, last, whole, agree, why",
+    [
+        ([1, 1], [2, 2], True, True, None),
+        ([1, 1], [2, 2], None, True, None),
+        ([1, 1], [2, 3], True, False, None),
+        ([1, 2], [3, 4], True, None, "the ranks began with different parameters"),
+        (
+            [1, 1],
+            [2, 3],
+            False,
+            None,
+            "ranks hold parts of the parameters, or flattened ones: their checksums cannot be",
+        ),
+        ([1], [2], True, None, "there is one rank"),
+    ],
+    ids=[
+        "in-step",
+        "an-older-journal",
+        "never-exchanged-gradients",
+        "began-apart",
+        "trap-shards-that-begin-equal",
+        "one",
+    ],
 )
-def test_ranks_that_train_apart(first: list[int], last: list[int], diverged: bool) -> None:
-    assert ("ranks_diverged" in measure(*ranks_with(first, last)).flags) == diverged
+def test_ranks_that_train_apart(
+    first: list[int], last: list[int], whole: bool | None, agree: bool | None, why: str | None
+) -> None:
+    """Shards may begin equal, all zeros or all ones, and differ by right when they are trained."""
+    ranks = [
+        rank(n, event("model", device="cpu", whole=whole), *(each for _, each in journal.events))
+        for n, journal in enumerate(ranks_with(first, last))
+    ]
+    measured = measure(*ranks)
+    assert measured.ranks_agree is agree
+    assert measured.reasons.get("ranks_agree", "").startswith(why or "")
+    assert ("ranks_diverged" in measured.flags) == (agree is False)
+
+
+@pytest.mark.parametrize("when, told", [("first", "beginning"), ("last", "end")])
+def test_a_rank_that_did_not_look_at_its_parameters(when: str, told: str) -> None:
+    one, other = ranks_with([1, 1], [2, 3])
+    silent = rank(1, *(each for _, each in other.events if each.get("when") != when))
+    measured = measure(one, silent)
+    assert measured.ranks_agree is None
+    assert measured.reasons["ranks_agree"] == f"not all ranks looked at their parameters at the {told} of training"

@@ -98,6 +98,13 @@ def test_a_model_trains_on_the_trainers_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     assert describe_model(network(), None, torch.device("cpu"))["device"] == "cpu"
 
 
+def test_a_model_of_which_a_rank_holds_parts_says_so() -> None:
+    model = network()
+    assert describe_model(model, None)["whole"] is True
+    partition(model)
+    assert describe_model(model, None)["whole"] is False
+
+
 @pytest.mark.parametrize(
     "at_begin, at_end, told",
     [
