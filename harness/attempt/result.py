@@ -36,7 +36,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
     samples = [event for _, event in read_events(job.system_journal()) if event["e"] == "sample"]
-    measured = metrics.measure(evidence.ranks, samples, metrics.Job(_wall(last), record.scenario))
+    measured = metrics.measure(evidence.ranks, samples, metrics.Job(_wall(last, job), record.scenario))
     return record.model_copy(
         update={
             "state": "finished",
@@ -63,8 +63,9 @@ def _telemetry(job: JobPaths, ranks: Sequence[RankJournal], measured: Measuremen
     )
 
 
-def _wall(attempt: Attempt) -> metrics.Wall:
-    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s)
+def _wall(attempt: Attempt, job: JobPaths) -> metrics.Wall:
+    begun = (event["t"] for _, event in read_events(job.supervisor_journal()) if event["e"] == "command_started")
+    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s, next(begun, None))
 
 
 def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJournal]) -> dict[str, str]:
