@@ -185,6 +185,15 @@ class Measurements(Frozen):
     straggler_bound_s: float | None = None
     slowest_rank: int | None = None
     rank_step_time_median_s: dict[int, float] = {}
+    stopped_by: Literal["interval", "max_time", "max_steps"] | None = None
+    stop_interval: float | None = None
+    data_wait_s: float | None = None
+    forward_backward_s: float | None = None
+    optimizer_s: float | None = None
+    step_rest_s: float | None = None
+    step_shares: dict[str, float] = {}
+    rank_data_wait_s: dict[int, float] = {}
+    log_save_eval_s: float | None = None
     data_ranks: int | None = None
     samples_per_s: float | None
     padded_tokens_per_s: float | None
@@ -220,6 +229,11 @@ class Measurements(Frozen):
     host_peak_pss_bytes: int | None
     wall_s: float | None = None
     phases_s: dict[str, float | None]
+    compile_s: float | None = None
+    compilations: int | None = None
+    recompiles: int | None = None
+    graph_breaks: int | None = None
+    compile_cache: Literal["cold", "warm", "mixed"] | None = None
     parameters: int | None
     trainable_parameters: int | None
     built: Built | None = None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.engines.local import launcher
-from harness.metrics.steady import find_cut, summarise
+from harness.probe.settling import find_cut, summarise
 from harness.record import read_record
 
 PROGRAM = """

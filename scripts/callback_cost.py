@@ -68,7 +68,11 @@ class Stopwatch:
 
 def watch(meter: Meter, stopwatch: Stopwatch) -> None:
     """Time what the hooks call; what is left in them is the call itself."""
-    for name in ("saw_loss", "saw_norm", "saw_optimizer", "saw_counts", "add_overhead", "logged"):
+    step = meter.step
+    seen = ("saw_loss", "saw_norm", "saw_optimizer", "saw_counts")
+    for name in (*seen, "computing", "computed", "fetch_begins", "fetch_ends"):
+        setattr(step, name, stopwatch.time(getattr(step, name)))
+    for name in ("add_overhead", "logged"):
         setattr(meter, name, stopwatch.time(getattr(meter, name)))
     meter.step_ended = stopwatch.time(meter.step_ended, lap=True)  # type: ignore[method-assign]
     for name in ("count", "_shifts"):

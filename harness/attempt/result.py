@@ -35,7 +35,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
-    measured, telemetry = measure(job, evidence.ranks, metrics.Job(_wall(last), record.scenario))
+    measured, telemetry = measure(job, evidence.ranks, metrics.Job(_wall(last, job), record.scenario))
     return record.model_copy(
         update={
             "state": "finished",
@@ -80,8 +80,9 @@ def _ranks_by_gpu(ranks: Sequence[RankJournal]) -> dict[str, list[int]]:
     return found
 
 
-def _wall(attempt: Attempt) -> metrics.Wall:
-    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s)
+def _wall(attempt: Attempt, job: JobPaths) -> metrics.Wall:
+    begun = (event["t"] for _, event in read_events(job.supervisor_journal()) if event["e"] == "command_started")
+    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s, next(begun, None))
 
 
 def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJournal]) -> dict[str, str]:

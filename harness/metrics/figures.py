@@ -23,6 +23,8 @@ class Figure:
 _NO_STEP = "no step was measured"
 _NO_COUNT = "a rank's step has no count; the reason names it"
 _NO_FLOPS = "the shape or the tokens are not known"
+_NO_UNTIL = "the scenario has no `measure: until`, or training did not end well"
+_UNCOMPILED = "nothing was compiled"
 _UNSEEN = "no model was seen to train"
 _NOT_ALL = "not all ranks told"
 _CPU = "on CPU, or no rank told"
@@ -87,6 +89,62 @@ FIGURES: dict[str, Figure] = {
     "slowest_rank": Figure("rank", MEASURED, "the one with the longest window", "`step`", _NO_STEP),
     "rank_step_time_median_s": Figure(
         "s by rank", MEASURED, "median of each rank's step times; empty where no step was measured", "`step`"
+    ),
+    "stopped_by": Figure(
+        "text",
+        SEGMENT,
+        "what ended it: interval (the median was known well enough), max_time or max_steps of `measure: until`",
+        "`stop`, rank 0",
+        _NO_UNTIL,
+    ),
+    "stop_interval": Figure(
+        "share",
+        SEGMENT,
+        "width of the median step time's interval over the median when training ended, rank 0's own steps",
+        "`stop`, rank 0",
+        f"{_NO_UNTIL}; or too few steps",
+    ),
+    "data_wait_s": Figure(
+        "s",
+        MEASURED,
+        "mean time of a step in which the loop waited for its batches, host clock; see [below](#parts-of-a-step)",
+        "`step`, slowest rank",
+        "no step was measured, or no batch was seen to be fetched",
+    ),
+    "forward_backward_s": Figure(
+        "s",
+        MEASURED,
+        "mean time from the first micro-batch's forward to the end of the last one's backward",
+        "`step`, slowest rank",
+        "no step was measured, or the program has no Trainer",
+    ),
+    "optimizer_s": Figure(
+        "s",
+        MEASURED,
+        "mean time from there to the step's end: clipping, the optimizer's step, the scheduler",
+        "`step`, slowest rank",
+        "as before, or the optimizer steps within the backward",
+    ),
+    "step_rest_s": Figure(
+        "s",
+        MEASURED,
+        "what is left of the mean step",
+        "`step`, slowest rank",
+        "a part is not known, or the wait for data passed while the device was at work",
+    ),
+    "step_shares": Figure(
+        "share by part",
+        MEASURED,
+        "data_wait, forward_backward, optimizer, step_rest over the mean step",
+        "`step`, slowest rank",
+    ),
+    "rank_data_wait_s": Figure("s by rank", MEASURED, "`data_wait_s` of each rank that tells it", "`step`"),
+    "log_save_eval_s": Figure(
+        "s",
+        SEGMENT,
+        "sum of the time between steps that logging, saving and evaluating took, host clock",
+        "`step`, slowest rank",
+        _NO_STEP,
     ),
     "data_ranks": Figure(
         "ranks",
@@ -212,9 +270,31 @@ FIGURES: dict[str, Figure] = {
     "phases_s": Figure(
         "s by phase",
         JOB,
-        "lease, launch, the phases of rank 0, shutdown, other; they add up to `wall_s`; see [below](#phases)",
+        "lease, queue, launch, the phases of rank 0, shutdown, other; they add up to `wall_s`; see [below](#phases)",
         "record, `phase`",
         "never null; a phase is null where it would be negative",
+    ),
+    "compile_s": Figure(
+        "s",
+        JOB,
+        "wall time that torch.compile took, of the rank where it took longest; in the phases `first_step` and, when "
+        "code is compiled again, `steady`",
+        "`compile`",
+        _UNCOMPILED,
+    ),
+    "compilations": Figure("times", JOB, "pieces of code compiled, each time, that rank", "`compile`", _UNCOMPILED),
+    "recompiles": Figure(
+        "times", JOB, "those of code compiled before, for other shapes, say, that rank", "`compile`", _UNCOMPILED
+    ),
+    "graph_breaks": Figure(
+        "places", JOB, "where a function could not be compiled as a whole, that rank", "`compile`", _UNCOMPILED
+    ),
+    "compile_cache": Figure(
+        "text",
+        JOB,
+        "cold (all graphs were compiled), warm (all were found in a cache on disk), mixed; that rank",
+        "`compile`",
+        "nothing was compiled, or no cache was asked",
     ),
     "parameters": Figure("parameters", JOB, "all, the frozen ones included", "`model`, rank 0", _UNSEEN),
     "trainable_parameters": Figure("parameters", JOB, "those that train", "`model`, rank 0", _UNSEEN),

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.journal import Event, RankJournal
+from harness.metrics.compiling import describe_compiling
 from harness.metrics.memory import describe_memory, retries_in_steady
 from harness.metrics.parts import Part
 from harness.metrics.phases import Wall, describe_phases
 from harness.metrics.sampled import memory_drift, read_samples
 from harness.metrics.sanity import describe_built, describe_reported, disagreements, withdraw_impossible
 from harness.metrics.span import Span, find_span
+from harness.metrics.split import describe_split
 from harness.metrics.steady import Summary
+from harness.metrics.stopping import describe_stop, not_reached
 from harness.metrics.throughput import NO_COMMON_SEGMENT, Counts, describe_rates
 from harness.metrics.training import describe_ranks_in_step, describe_training
 from harness.metrics.utilisation import describe_utilisation
@@ -58,11 +61,14 @@ def measure(
     withdraw_impossible(rates, counts, ranks, job.scenario)
     parts = [
         steps,
+        describe_stop(ranks[0]),
+        describe_split(ranks, window),
         rates,
         describe_utilisation(ranks, counts, window, job.scenario),
         describe_training(ranks),
         describe_memory(ranks, sampled),
         describe_phases(ranks[0], job.wall),
+        describe_compiling(ranks),
         _describe_model(ranks[0]),
     ]
     values: dict[str, Any] = {"ranks": len(ranks), "segments": _segments(ranks[0])}
@@ -117,6 +123,7 @@ def _flags(
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
     flags["model_disagrees"] = disagreements(values["built"], scenario)
+    flags["interval_not_reached"] = not_reached(ranks[0], scenario)
     flags |= describe_ranks_in_step(ranks, values["ranks_agree"])
     return {name: text for name, text in flags.items() if text}
 

@@ -14,10 +14,11 @@ class Wall:
     started: float | None = None
     ended: float | None = None
     lease_wait_s: float | None = None
+    command_started: float | None = None  # out of the engine's queue; None: nobody told
 
 
 def describe_phases(rank: RankJournal, wall: Wall) -> Part:
-    """`lease` and `launch` before the rank's process, its own phases, `shutdown` after its end, and `other`: the rest.
+    """`lease`, `queue` and `launch` before the rank's process, its own phases, `shutdown` after its end, and `other`.
 
     A phase that would be negative (a clock was set meanwhile) is null, and so is what follows from it."""
     part = Part()
@@ -26,7 +27,11 @@ def describe_phases(rank: RankJournal, wall: Wall) -> Part:
         spans["lease"] = wall.lease_wait_s
     began = _began(rank)
     if wall.started is not None and began is not None:
-        _add(part, spans, "launch", wall.started, began)
+        launched = wall.started
+        if wall.command_started is not None:
+            launched = min(wall.command_started, began)  # of a single rank they are one moment, told by two clocks
+            _add(part, spans, "queue", wall.started, launched)
+        _add(part, spans, "launch", launched, began)
     _add_own(part, spans, rank, wall.ended)
     end = rank.last("end")
     if end is not None and wall.ended is not None:

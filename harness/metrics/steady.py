@@ -1,8 +1,6 @@
 """Steady state: where a series of step times settles, how sure its median is, and whether it settles at all.
 
-The cut is MSER's (White 1997: the start whose removal makes the mean of the rest most certain) on winsorised times, so
-that stragglers do not move it; never before `MINIMUM_CUT`.  The interval of the median is the one that bootstrap
-resampling tends to, computed from the binomial distribution instead of drawn: the same series gives the same interval.
+The cut and the interval of the median are the probe's, which stops a job by them: one definition for both.
 """
 
 import math
@@ -11,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.probe.settling import FEWEST, FIVE_SIGMA, mad, median_interval
+
 State = Literal["steady", "drifting", "bimodal", "unsettled", "too_few_steps"]
 
-MINIMUM_CUT = 3  # allocator growth, autotuning and lazy initialisation end within the first steps
-FEWEST = 8  # measured steps below which nothing can be said of a steady state
-CONFIDENCE = 0.95
-FIVE_SIGMA = 7.4  # median absolute deviations in five standard deviations of a normal distribution
 SIGMA = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
 TREND = 3.0  # standard deviations of a rank correlation that is no chance
 SHIFT = 0.01  # how far the medians of the two halves may be apart
@@ -49,29 +45,6 @@ class Summary:
     stragglers: tuple[int, ...]  # positions in the measured part
 
 
-def minimum_cut(count: int) -> int:
-    """Values to leave out at the start whatever they are: 3, at most half."""
-    return min(MINIMUM_CUT, count // 2)
-
-
-def find_cut(times: Sequence[float]) -> int:
-    """Values to leave out at the start: those of the warm-up, at least the minimum, at most half."""
-    count, half = len(times), times[len(times) // 2 :]
-    if count < 2:
-        return 0
-    middle = statistics.median(half)
-    reach = FIVE_SIGMA * (_mad(half, middle) or abs(middle) * 1e-3)
-    best, least = minimum_cut(count), math.inf
-    total = squares = 0.0
-    for cut in range(count - 1, minimum_cut(count) - 1, -1):  # from the end, so that the sums need no second pass
-        value = min(max(times[cut] - middle, -reach), reach)
-        total, squares, left = total + value, squares + value * value, count - cut
-        error = (squares / left - (total / left) ** 2) / left
-        if cut <= count // 2 and error <= least:
-            best, least = cut, error
-    return best
-
-
 def is_at_limit(cut: int, count: int) -> bool:
     """Whether the warm-up of so many values may have gone on beyond their cut, which is never after half of them."""
     return cut >= count // 2 - 1
@@ -82,8 +55,8 @@ def summarise(times: Sequence[float], *, before: Sequence[float] = (), cut_at_li
 
     Raises ValueError without a value."""
     median = statistics.median(times)
-    mad = _mad(times, median)
-    bound = median + max(FIVE_SIGMA * mad, STRAGGLER * median)
+    deviation = mad(times, median)
+    bound = median + max(FIVE_SIGMA * deviation, STRAGGLER * median)
     state, why = _judge(times, before if cut_at_limit else (), median)
     low, high = median_interval(times)
     return Summary(
@@ -94,7 +67,7 @@ def summarise(times: Sequence[float], *, before: Sequence[float] = (), cut_at_li
         high=high,
         mean=statistics.fmean(times),
         stdev=statistics.stdev(times) if len(times) > 1 else None,
-        mad=mad,
+        mad=deviation,
         minimum=min(times),
         maximum=max(times),
         p5=quantile(times, 0.05),
@@ -158,48 +131,10 @@ def _two_groups(times: Sequence[float]) -> tuple[tuple[int, float], tuple[int, f
     split = max(range(least, count - least + 1), key=lambda n: ordered[n] - ordered[n - 1])
     fast, slow = ordered[:split], ordered[split:]
     a, b = statistics.median(fast), statistics.median(slow)
-    spread = SIGMA * math.hypot(_mad(fast, a), _mad(slow, b))
+    spread = SIGMA * math.hypot(mad(fast, a), mad(slow, b))
     if ordered[split] - ordered[split - 1] <= GAP * a or math.sqrt(2) * (b - a) <= ASHMAN_D * spread:
         return None
     return (len(fast), a), (len(slow), b)
-
-
-def median_interval(times: Sequence[float]) -> tuple[float, float]:
-    """The percentile-bootstrap interval of the median at `CONFIDENCE`, in the limit of infinitely many resamples.
-
-    The k-th smallest of n values is at least the median of a resample when at least half of its n draws are among the k
-    smallest: a binomial tail (Efron 1982, The Jackknife, the Bootstrap and Other Resampling Plans, 10.3).  With an even
-    n the lower bound is that of the lower of the two middle draws, the upper that of the upper.
-    """
-    ordered, count = sorted(times), len(times)
-    tail = (1 - CONFIDENCE) / 2
-    lower, upper = (count + 1) // 2, count // 2 + 1
-    low = _first_rank(count, lower, tail)
-    high = _first_rank(count, upper, 1 - tail)
-    return ordered[low - 1], ordered[high - 1]
-
-
-def _first_rank(count: int, needed: int, probability: float) -> int:
-    """The smallest k for which `needed` of `count` draws are among the k smallest with at least this probability."""
-    low, high = 1, count
-    while low < high:
-        middle = (low + high) // 2
-        if _binomial_tail(count, middle / count, needed) >= probability:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _binomial_tail(count: int, p: float, least: int) -> float:
-    """P(X >= least) for X binomial."""
-    if p >= 1:
-        return 1.0
-    log_p, log_q, whole = math.log(p), math.log1p(-p), math.lgamma(count + 1)
-    return math.fsum(
-        math.exp(whole - math.lgamma(k + 1) - math.lgamma(count - k + 1) + k * log_p + (count - k) * log_q)
-        for k in range(least, count + 1)
-    )
 
 
 def quantile(times: Sequence[float], share: float) -> float:
@@ -208,7 +143,3 @@ def quantile(times: Sequence[float], share: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def _mad(times: Sequence[float], median: float) -> float:
-    return statistics.median(abs(time - median) for time in times)

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part
-from harness.metrics.steady import Summary, find_cut, is_at_limit, minimum_cut, summarise
+from harness.metrics.steady import Summary, is_at_limit, summarise
 from harness.probe.journal import net_seconds
-
-# What a step may be left out for, in the order in which that is given up when too few steps would remain.
-DISTURBANCES = (("log", "save", "eval"), ("save", "eval"), ())
+from harness.probe.settling import find_cut, minimum_cut, undisturbed
 
 FIGURES = (
     "steady_state",
@@ -95,19 +93,15 @@ def find_window(ranks: Sequence[RankJournal]) -> Window | None:
     seconds = {rank: [net_seconds(steps[number]) for number in common] for rank, steps in stepped.items()}
     cut = max((find_cut(times) for times in seconds.values()), default=0)
     tags = [{tag for steps in stepped.values() for tag in steps[number].get("overhead") or ()} for number in common]
-    after = range(cut, len(common))
-    for disturbances in DISTURBANCES:
-        kept = [place for place in after if not tags[place] & set(disturbances)]
-        if 2 * len(kept) >= len(after):
-            break
+    kept, left_out_for = undisturbed(tags, cut)
     if not kept:
         return None
     return Window(
         segment=segment,
         cut=cut,
         cut_at_limit=is_at_limit(cut, len(common)),
-        disturbed=len(after) - len(kept),
-        left_out_for=disturbances,
+        disturbed=len(common) - cut - len(kept),
+        left_out_for=left_out_for,
         steps=tuple(common[place] for place in kept),
         times={rank: [times[place] for place in kept] for rank, times in seconds.items()},
         before={rank: times[:cut] for rank, times in seconds.items()},

@@ -92,7 +92,7 @@ class BenchmarkAimCallback(Attached, TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:
             with meter.guard("on_pre_optimizer_step"):
-                meter.saw_optimizer(kwargs.get("optimizer"))
+                meter.step.saw_optimizer(kwargs.get("optimizer"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (meter := self.harness_meter) is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from .layout import JobPaths
 from .measure import job_folder, phase
 from .synthetic import SyntheticTokens
+from .until import stopping_callback
 
 DTYPE_RENAMED = (4, 56)  # transformers calls it `dtype` from here on, `torch_dtype` before
 DEFAULT_SEED = 42  # of the weights, dropout and order, where the scenario names none; TrainingArguments' own
@@ -56,7 +57,14 @@ def train(scenario: dict[str, Any], outputs: Path) -> None:
     phase("data")
     data = SyntheticTokens(scenario["data"], model.config.get_text_config().vocab_size)
     phase("setup")
-    trainer = Trainer(model=model, args=arguments, train_dataset=data, data_collator=transformers.default_data_collator)
+    until = scenario.get("until")
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        data_collator=transformers.default_data_collator,
+        callbacks=[stopping_callback(until, arguments)] if until else None,
+    )
     trainer.train()
     if scenario.get("keep_outputs"):
         trainer.save_model()
@@ -85,6 +93,8 @@ def training_arguments(scenario: dict[str, Any], outputs: Path) -> Any:
     }
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         fields["ddp_find_unused_parameters"] = False  # every parameter takes part; looking for others costs each step
+    if until := scenario.get("until"):
+        fields["max_steps"] = until["max_steps"]
     return transformers.TrainingArguments(**{**fields, **scenario.get("training", {})})
 
 

@@ -2,7 +2,7 @@
 
 `transformers.trainer` (the callback, train, training_step, get_batch_samples, logging and saving), `accelerate` (the
 gradient norm, and memory that ran out before a smaller batch was tried), `torch.optim` (steps of programs without a
-Trainer), `logging` (exceptions that are only logged)."""
+Trainer), `torch.utils.data` (how long they wait for a batch), `logging` (exceptions that are only logged)."""
 
 import functools
 import importlib.abc
@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from .measure import Meter
+from .running import Fetching
+from .shape import slices
 from .tokens import count
 
 Patch = Callable[[Any, Meter], None]
@@ -29,6 +31,7 @@ def install(meter: Meter) -> None:
         "accelerate.accelerator": patch_accelerator,
         "accelerate.utils.memory": patch_retry,
         "torch.optim.optimizer": patch_optimizer,
+        "torch.utils.data.dataloader": patch_loader,
     }
     sys.meta_path.insert(0, PatchFinder(patches, meter))
     for name, patch in patches.items():
@@ -148,10 +151,15 @@ def _train(original: Any, find: Find) -> Any:
 
 def _training_step(original: Any, find: Find) -> Any:
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = find(self)
+        if meter is None:
+            return original(self, *args, **kwargs)
+        with meter.guard("training_step"):
+            meter.step.computing()
         loss = original(self, *args, **kwargs)
-        if (meter := find(self)) is not None:
-            with meter.guard("training_step"):
-                meter.saw_loss(loss)
+        with meter.guard("training_step"):
+            meter.step.computed()
+            meter.step.saw_loss(loss)
         return loss
 
     return training_step
@@ -159,20 +167,29 @@ def _training_step(original: Any, find: Find) -> Any:
 
 def _get_batch_samples(original: Any, find: Find) -> Any:
     def get_batch_samples(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
         meter = find(self)
         if meter is None:
-            return result
+            return original(self, *args, **kwargs)
+        # Not the call as a whole is timed: in it the ranks exchange their counts, and wait for each other.
+        result = original(self, *_timed(args, meter), **kwargs)
         with meter.guard("get_batch_samples"):
             batches = result[0]
             if meter.shifted is None or self is not meter.trainer:
                 meter.shifted = _shifts(self)
             if batches:
-                meter.saw_counts("the batches could not be counted")
-                meter.saw_counts(count(batches, shifted=meter.shifted))
+                meter.step.saw_counts("the batches could not be counted")
+                place, size = slices(self)
+                meter.step.saw_counts(count(batches, shifted=meter.shifted, place=place, slices=size))
         return result
 
     return get_batch_samples
+
+
+def _timed(args: tuple[Any, ...], meter: Meter) -> tuple[Any, ...]:
+    """The arguments of get_batch_samples, the iterator over batches, which comes first, replaced."""
+    if not args or not hasattr(args[0], "__next__"):
+        return args
+    return Fetching(args[0], meter.step), *args[1:]
 
 
 def _shifts(trainer: Any) -> bool:
@@ -189,13 +206,17 @@ def _shifts(trainer: Any) -> bool:
 
 def _maybe_log_save_evaluate(original: Any, find: Find) -> Any:
     def maybe_log_save_evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = find(self)
+        if meter is None:
+            return original(self, *args, **kwargs)
         began = time.monotonic()
+        meter.step.stand_aside()
         try:
             return original(self, *args, **kwargs)
         finally:
-            if (meter := find(self)) is not None:
-                with meter.guard("overhead"):
-                    meter.add_overhead(time.monotonic() - began)
+            meter.step.come_back()
+            with meter.guard("overhead"):
+                meter.add_overhead(time.monotonic() - began)
 
     return maybe_log_save_evaluate
 
@@ -243,11 +264,27 @@ def wrap_accelerator(accelerator: Any, find: Find) -> None:
         norm = original(self, *args, **kwargs)
         if (meter := find(None)) is not None:
             with meter.guard("clip_grad_norm_"):
-                meter.saw_norm(norm)
+                meter.step.saw_norm(norm)
         return norm
 
     clip_grad_norm_._harness_probe = True  # type: ignore[attr-defined]
     accelerator.clip_grad_norm_ = clip_grad_norm_
+
+
+def patch_loader(module: Any, meter: Meter) -> None:
+    """Time how long a loop waits for torch's DataLoader, where nobody has told of a fetch around it."""
+    iterator = module._BaseDataLoaderIter
+    original = iterator.__next__
+
+    @functools.wraps(original)
+    def fetch(self: Any) -> Any:
+        began = meter.step.fetch_begins()
+        try:
+            return original(self)
+        finally:
+            meter.step.fetch_ends(began)
+
+    iterator.__next__ = fetch
 
 
 def patch_retry(module: Any, meter: Meter) -> None:

@@ -89,8 +89,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "batch_ran": "micro-batch of a device that really runs (smaller after auto_find_batch_size)",
         "accumulation": "micro-batches in a step",
         "data_rank": "which share of the data this rank sees; ranks with the same one (tensor or context parallel) are "
-        "fed the same batches; null where nobody tells",
+        "fed the same batches; slices of one (sequence parallel) are shares of their own; null where nobody tells",
         "data_ranks": "number of such shares",
+        "split_reason": "why a part of its steps, other than the wait for data, is null; null when none is",
     },
     "step": {
         "step": "global step that ended, from 1",
@@ -100,8 +101,14 @@ EVENTS: dict[str, dict[str, str]] = {
         "in a program without a Trainer the first step counts from the start of its phase",
         "device_seconds": "between two CUDA events, without the overhead; null on CPU and for a segment's first step",
         "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before, "
-        "host clock",
+        "host clock; and what `measure: until` takes to look at the steps so far",
         "overhead": "what took it: a list of log, save, eval",
+        "data_wait_seconds": "time within `seconds` in which the loop waited for its batches, host clock; on a GPU "
+        "earlier work may have run meanwhile; null when nobody was seen to fetch one",
+        "forward_backward_seconds": "from the first micro-batch's forward to the end of the last one's backward, by "
+        "the GPU's clock where there is one; null in a program without a Trainer",
+        "optimizer_seconds": "from there to the step's end: clipping, the optimizer's step, the scheduler, zeroing of "
+        "gradients; same clock; null as before, and where the optimizer steps within the backward",
         "epoch": "passes over the data so far, a part of one included; null in a program without a Trainer",
         "loss": "loss of the step on this rank: the sum of what training_step returned for its micro-batches (the "
         "Trainer has divided each by their number); null when unknown",
@@ -115,12 +122,32 @@ EVENTS: dict[str, dict[str, str]] = {
         "padded": "slots: elements of input_ids",
         "non_pad": "slots that hold a token (attention_mask); equal to padded without a mask",
         "trainable": "labels that count in the loss after the shift by one",
-        "samples": "rows of the step's micro-batches",
+        "samples": "rows of the step's micro-batches; where ranks hold slices of one (sequence parallel), those of the "
+        "first of them alone have rows",
         "padded_squares": "sum over rows of the squared number of slots: what attention's work grows with",
         "non_pad_squares": "sum over documents of the squared number of tokens; documents of a packed row by "
         "position_ids, else by the numbers in attention_mask",
         "micro_batches": "micro-batches of the step",
         "reason": "why the counts are null; null when they are not",
+    },
+    "compile": {
+        "segment": "segment in which it was told: after its first step, at its end and at the end, if it changed; null "
+        "before the first",
+        "step": "global step that has ended; null before the first",
+        "seconds": "wall time that torch.compile has taken in the process so far; null where torch does not tell",
+        "compilations": "pieces of code compiled, each time counted",
+        "graphs": "graphs that they hold",
+        "recompiles": "compilations of code that was compiled before, for other shapes, say; null as before",
+        "graph_breaks": "places where a function could not be compiled as a whole",
+        "cache_hits": "graphs whose compiled code was found in a cache on disk",
+        "cache_misses": "graphs whose code was compiled anew",
+    },
+    "stop": {
+        "step": "global step at which training stopped",
+        "why": "what stopped it: interval, max_time, max_steps (of `measure: until`)",
+        "interval": "width of the median step time's interval over the median, on rank 0; null before "
+        "`min_steps`, or with too few measured steps",
+        "measured": "steps that the interval is of",
     },
     "log": {
         "step": "global step",

@@ -6,35 +6,27 @@ reaches the target."""
 import sys
 import time
 from collections import Counter
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
-from .checksum import combined, tensor_sums
+from .compiling import describe_compiling
+from .described import DescribedModel
 from .dump import Dumps
-from .errors import (
-    PASSING,
-    Record,
-    Sightings,
-    behind_exit,
-    describe,
-    exit_code_of,
-    is_of_handler,
-    message_of,
-    qualified,
-)
+from .errors import Record, exit_code_of, message_of, qualified
 from .exhaustion import Exhaustion
+from .failures import Failures, Place
+from .guard import Guard
 from .journal import JournalFile
 from .layout import JobPaths
 from .memory import no_memory, read_memory
-from .model import describe_model
 from .pending import Ended, Pending, Read
 from .redact import redact_tree
-from .shape import data_place, describe_shape
+from .running import RunningStep, local
+from .shape import data_place, why_not_split
 from .tokens import Counts, no_counts, told_counts
 from .writing import write_document
 
 FAULTS_TOLD = 5  # of one hook; a hook that fails in every step must not fill the journal
-PASSING_TOLD = 20  # exceptions that were only logged, and as many caught by who tries again with a smaller batch
 AFTER_ERROR_S = 2.0  # how long the device may take to finish earlier steps once an exception was seen
 AFTER_END_S = 60.0  # the same where all went well: a slow device loses no figures
 
@@ -52,6 +44,26 @@ def phase(name: str) -> None:
         with _active.guard("phase"):
             _active.own_target = True
             _active.mark(name)
+
+
+def journal(event: str, **fields: Any) -> None:
+    """For those programs: one event of their own; nothing without a probe."""
+    if _active is not None:
+        with _active.guard(event):
+            _active.write(event, **fields)
+
+
+def follow(follower: "Callable[[dict[str, Any]], None]") -> None:
+    """For those programs: have `follower` called with the fields of each `step` event once they are known."""
+    if _active is not None:
+        _active.follower = follower
+
+
+def aside(seconds: float) -> None:
+    """For those programs: they have just done, between two steps, what is no part of a step."""
+    if _active is not None:
+        with _active.guard("aside"):
+            _active.add_overhead(seconds, always=True)
 
 
 def job_folder() -> str | None:
@@ -78,9 +90,10 @@ class Meter:
         self.dumps = Dumps(job)
         self._journal = journal
         self._faults: Counter[str] = Counter()
-        self._passing: Counter[str] = Counter()
-        self._sightings = Sightings()
+        self.failures = Failures(self._tell_exception, secrets)
         self.exhaustion = Exhaustion(job, rank)
+        self.step = RunningStep()
+        self.follower: Callable[[dict[str, Any]], None] | None = None  # gets the fields of each step
         self._pending = Pending(self._emit)
         self._segment = -1
         self._open = False  # a segment of a Trainer has begun and not ended
@@ -89,20 +102,19 @@ class Meter:
         self._cuda = False
         self._last_step: int | None = None
         self._last_end = self._phase_began = time.monotonic()
-        self._model: dict[str, Any] | None = None
-        self._shape: dict[str, Any] | None = None
-        self._first_sums: list[int] | None = None  # of the trainable tensors, at the segment's start; None: not known
-        self._reset()
+        self._described = DescribedModel(self.write, self.guard)
+        self._no_optimizer = False  # its time cannot be told from the backward's
+        self._compiled: dict[str, Any] | None = None
 
-    def guard(self, where: str) -> "Guard":
-        return Guard(self, where)
+    def guard(self, where: str) -> Guard:
+        return Guard(self.fault, where)
 
     def fault(self, where: str, error: BaseException) -> None:
         """Journal a failure of the probe itself."""
         self._faults[where] += 1
         if self._faults[where] <= FAULTS_TOLD:
             said = f"{qualified(type(error))}: {message_of(error, self.secrets)}"
-            self._write("probe_error", where=where, message=said)
+            self.write("probe_error", where=where, message=said)
             if self.is_own and self._faults.total() == 1:  # nobody else will look into the journal
                 print(f"harness: a measurement failed, {where}: {said}", file=sys.stderr)
 
@@ -114,7 +126,7 @@ class Meter:
     def off(self) -> bool:
         return self._journal is None
 
-    def _write(self, event: str, **fields: Any) -> None:
+    def write(self, event: str, **fields: Any) -> None:
         if self._journal is not None:
             self._journal.write(event, **fields)
 
@@ -123,10 +135,10 @@ class Meter:
         with self.guard("memory"):
             memory = read_memory(self.phase, reset=self.own_target)
             if memory:
-                self._write("memory", **memory)
+                self.write("memory", **memory)
         self.phase = name
         self._phase_began = time.monotonic()
-        self._write("phase", name=name)
+        self.write("phase", name=name)
         if sync and self._journal is not None:
             self._journal.sync()
 
@@ -142,7 +154,7 @@ class Meter:
     def train_left(self, error: BaseException | None) -> None:
         self.depth -= 1
         if error is None:
-            self._sightings.forget()
+            self.failures.forget()
         else:
             self._pending.flush(AFTER_ERROR_S)
             if not isinstance(error, (SystemExit, GeneratorExit)):  # an exit is judged when it has left the program
@@ -168,19 +180,14 @@ class Meter:
         self._last_step = state.global_step
         device = getattr(args, "device", None)
         self._cuda = getattr(device, "type", None) == "cuda"
+        self.step.mark = self._pending.mark if self._cuda else None
         gpus = max(1, getattr(args, "n_gpu", 1))
         ran = getattr(self.trainer, "_train_batch_size", None) or getattr(state, "train_batch_size", None)
-        described = describe_model(model, counted, device)
-        if described != self._model:
-            self._model = described
-            self._write("model", **described)
-        with self.guard("shape"):
-            shape = describe_shape(model, roles, args, self.trainer)
-            if shape != self._shape:
-                self._shape = shape
-                self._write("shape", **shape)
+        self._described.describe(model, counted, roles, args, self.trainer)
         data_rank, data_ranks = data_place(self.trainer)
-        self._write(
+        no_split = why_not_split(args, self.trainer)
+        self._no_optimizer = no_split is not None
+        self.write(
             "segment",
             segment=self._segment,
             restart=self._in_call > 1,
@@ -191,38 +198,21 @@ class Meter:
             accumulation=args.gradient_accumulation_steps,
             data_rank=data_rank,
             data_ranks=data_ranks,
+            split_reason=no_split,
         )
-        with self.guard("parameters"):
-            self._first_sums = None
-            self._first_sums = tensor_sums(model)
-            if self._first_sums is not None:
-                self._write_sums("first", state.global_step, self._first_sums, None)
+        self._described.begins(model, self._segment, state.global_step)
         self.mark("first_step")
         self._last_end = time.monotonic()
 
     def saw_result(self, model: Any, step: int) -> None:
-        """The loop of a Trainer has ended well: are the parameters still those it began with?"""
-        first, sums = self._first_sums, tensor_sums(model) if self._open else None
-        if sums is not None:
-            comparable = first is not None and len(first) == len(sums)
-            changed = sum(a != b for a, b in zip(first or (), sums, strict=True)) if comparable else None
-            self._write_sums("last", step, sums, changed)
-
-    def _write_sums(self, when: str, step: int, sums: list[int], changed: int | None) -> None:
-        self._write(
-            "parameters",
-            when=when,
-            segment=self._segment,
-            step=step,
-            tensors=len(sums),
-            checksum=combined(sums),
-            changed=changed,
-        )
+        """The loop of a Trainer has ended well."""
+        if self._open:
+            self._described.ends(model, self._segment, step)
 
     def label(self, labels: dict[str, Any]) -> None:
         """Labels that the program gives itself."""
         if labels:
-            self._write("labels", labels=redact_tree(labels, self.secrets))
+            self.write("labels", labels=redact_tree(labels, self.secrets))
 
     def _training_left(self, error: BaseException | None) -> None:
         """After the last line of training: the dump, of rank 0, and of any rank that ended badly."""
@@ -243,7 +233,8 @@ class Meter:
     def _start_segment(self) -> None:
         self._segment += 1
         self._open = True
-        self._reset()
+        self.step.reset()
+        self.step.mark = None
         self._pending.new_segment()
         if self._journal is not None:
             self._journal.sync_regularly()
@@ -253,64 +244,47 @@ class Meter:
         if self._open:
             self._pending.flush(AFTER_END_S)  # after an exception nothing is left to wait for
             self._open = False
+            self._tell_compiling()
             self.mark("teardown")
 
-    def _reset(self) -> None:
-        self._loss: Any = None
-        self._norm: Any = None
-        self._rate: Any = None
-        self._counts: Counts | str | None = None
-        self._overhead_s = 0.0
-        self._overhead: list[str] = []
+    def _tell_compiling(self) -> None:
+        """What torch.compile has done so far, where that has changed since it was last told."""
+        with self.guard("compile"):
+            compiled = describe_compiling()
+            if compiled is not None and compiled != self._compiled:
+                self._compiled = compiled
+                self.write(
+                    "compile", segment=None if self._segment < 0 else self._segment, step=self._last_step, **compiled
+                )
 
-    def saw_loss(self, loss: Any) -> None:
-        """What training_step returned for a micro-batch, already scaled by their number: the step's loss is the sum."""
-        if getattr(loss, "is_cpu", False):
-            loss = loss.item()
-        self._loss = loss if self._loss is None else self._loss + loss
-
-    def saw_norm(self, norm: Any) -> None:
-        self._norm = _local(norm)
-
-    def saw_optimizer(self, optimizer: Any) -> None:
-        """Before the optimizer's step, so before the scheduler's."""
-        groups = getattr(optimizer, "param_groups", None)
-        self._rate = groups[0].get("lr") if groups else None
-
-    def saw_counts(self, counts: Counts | str) -> None:
-        self._counts = counts
-
-    def tag_overhead(self, what: str) -> None:
-        if what not in self._overhead:
-            self._overhead.append(what)
-
-    def add_overhead(self, seconds: float) -> None:
+    def add_overhead(self, seconds: float, *, always: bool = False) -> None:
         """Something other than the step has just ended on the host; counts when it logged, saved or evaluated."""
-        if self._overhead:
-            self._overhead_s += seconds
+        if self.step.overhead or always:
+            self.step.overhead_s += seconds
             if self._cuda:
                 self._pending.begin_anew()
 
     def step_ended(self, step: int, epoch: float | None) -> None:
         """A Trainer's optimizer step has ended."""
-        counts = self._counts if self._counts is not None else self._why_uncounted()
+        counts = self.step.counts if self.step.counts is not None else self._why_uncounted()
         self._step_ended(step, counts, epoch)
         self.seen_by = "trainer"
 
     def optimizer_stepped(self, step: int, optimizer: Any, *, leads_anew: bool) -> None:
         """A step of a program without a Trainer has ended; `leads_anew`: with it another optimizer's series begins."""
         if not self._optimizer_segment or leads_anew:
-            norm = self._norm  # clipped before anybody knew that a segment begins
+            seen = self.step.norm, self.step.data_wait_s  # clipped, fetched before anybody knew that a segment begins
             self._last_end = self._phase_began
             self._start_loop(step, cuda=_device_type(optimizer) == "cuda")
-            self._norm = norm
-        self.saw_optimizer(optimizer)
+            self.step.norm, self.step.data_wait_s = seen
+        self.step.saw_optimizer(optimizer)
         self._step_ended(step, None)
         self.seen_by = self.seen_by or "optimizer"
 
     def told_by_program(self) -> None:
         """From now on the program tells its steps itself; the first one begins now."""
         self.told, self._optimizer_segment = True, False
+        self.step.reset()
         self._last_end = time.monotonic()
 
     def program_stepped(
@@ -319,8 +293,11 @@ class Meter:
         """A step of which the program tells has ended; numbers may be 0-dim tensors.  `counts`: see `told_counts`."""
         if not self._optimizer_segment or step <= (self._last_step or 0):
             torch = sys.modules.get("torch")
+            waited = self.step.data_wait_s
             self._start_loop(step, cuda=torch is not None and torch.cuda.is_initialized())
-        self._loss, self._norm, self._rate = _number(_local(loss)), _number(_local(norm)), _number(rate)
+            self.step.data_wait_s = waited
+        running = self.step
+        running.loss, running.norm, running.rate = _number(local(loss)), _number(local(norm)), _number(rate)
         told = None
         with self.guard("Journal.step"):  # odd counts cost the counts, not the step
             told = told_counts(counts)
@@ -342,31 +319,37 @@ class Meter:
         self._open, self._optimizer_segment = False, True
         self._cuda = cuda
         unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation", "data_rank", "data_ranks"))
-        self._write("segment", segment=self._segment, restart=False, step=step - 1, **unknown)
+        why = "a program without a Trainer does not tell where its forward begins and its backward ends"
+        self.write("segment", segment=self._segment, restart=False, step=step - 1, **unknown, split_reason=why)
 
     def _step_ended(self, step: int, counts: Counts | str | None, epoch: float | None = None) -> None:
-        now = time.monotonic()
+        now, running = time.monotonic(), self.step
         fields = {
             "step": step,
             "segment": self._segment,
             "ended_m": now,
             "seconds": now - self._last_end,
-            "overhead_seconds": self._overhead_s,
-            "overhead": self._overhead,
+            "overhead_seconds": running.overhead_s,
+            "overhead": running.overhead,
+            **running.host_seconds(now),
             "epoch": epoch,
         }
-        numbers = {"loss": self._loss, "grad_norm": self._norm, "learning_rate": self._rate}
-        self._reset()
+        numbers = {"loss": running.loss, "grad_norm": running.norm, "learning_rate": running.rate}
+        ended = Ended(fields, numbers, counts, marks=running.marks)
+        running.reset()
         self._last_end, self._last_step = now, step
         self.steps += 1
-        self._sightings.forget()
-        self._pending.add(Ended(fields, numbers, counts), cuda=self._cuda)
+        self.failures.forget()
+        self._pending.add(ended, cuda=self._cuda)
         if self.phase != "steady":
+            self._tell_compiling()
             self.mark("steady", sync=False)  # the disk may take its time: not within a step
 
     def _emit(self, read: Read) -> None:
         ended = read.ended
-        ended.fields.update(read.numbers, device_seconds=read.device_seconds)
+        ended.fields.update(read.numbers, device_seconds=read.device_seconds, **read.parts)
+        if self._no_optimizer:
+            ended.fields["optimizer_seconds"] = None
         events = [("step", ended.fields)]
         if ended.counts is not None:
             counts = no_counts(ended.counts) if isinstance(ended.counts, str) else ended.counts.fields(read.tokens)
@@ -374,6 +357,9 @@ class Meter:
         if self._journal is not None:
             self._journal.write_all(events)
             self.dumps.outdated = True
+        if self.follower is not None:
+            with self.guard("follower"):
+                self.follower(ended.fields)
 
     def _why_uncounted(self) -> str:
         cls = type(self.trainer)
@@ -383,39 +369,34 @@ class Meter:
         return f"{qualified(cls)} does not fetch its batches through Trainer.get_batch_samples"
 
     def logged(self, step: int, logs: dict[str, Any], epoch: float | None) -> None:
-        self.tag_overhead("log")
+        self.step.tag_overhead("log")
         numbers = {k: v for k, v in logs.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
-        self._write("log", step=step, epoch=epoch, logs=numbers)
+        self.write("log", step=step, epoch=epoch, logs=numbers)
         self.dumps.outdated = True
 
     def evaluated(self, step: int) -> None:
-        self.tag_overhead("eval")
-        self._write("eval", step=step)
+        self.step.tag_overhead("eval")
+        self.write("eval", step=step)
 
     def saved(self, step: int) -> None:
-        self.tag_overhead("save")
-        self._write("save", step=step)
+        self.step.tag_overhead("save")
+        self.write("save", step=step)
 
     def saw(self, error: BaseException, where: str, exit_code: int | None = None) -> Record | None:
-        """Journal an exception, once; returns its record if it may be blamed.  KeyboardInterrupt never is."""
-        if self.off or not self._sightings.is_news(error, where):
+        """Journal an exception, once; returns its record if it may be blamed."""
+        if self.off:
             return None
-        if where in PASSING:
-            self._passing[where] += 1
-            if self._passing[where] > PASSING_TOLD:
-                return None
         in_step = (self._open or self._optimizer_segment) and self._last_step is not None
-        step = (self._last_step or 0) + 1 if in_step else None
-        record = describe(error, where=where, step=step, phase=self.phase, exit_code=exit_code, secrets=self.secrets)
-        self._write("exception", **record)
-        self.dumps.outdated = True
-        is_bare_exit = isinstance(error, SystemExit)
-        if isinstance(error, KeyboardInterrupt) or (is_bare_exit and self._sightings.best()):
-            return None
-        kept = self._sightings.add(record, error)
-        with self.guard("memory"):
-            self.exhaustion.saw(kept)
+        at = Place((self._last_step or 0) + 1 if in_step else None, self.phase)
+        kept = self.failures.saw(error, where, at, exit_code)
+        if kept is not None:
+            with self.guard("memory"):
+                self.exhaustion.saw(kept)
         return kept
+
+    def _tell_exception(self, record: Record) -> None:
+        self.write("exception", **record)
+        self.dumps.outdated = True
 
     def left(self, error: BaseException | None) -> None:
         """The program has ended by `error`, or by itself; writes error.json when that was a bad end."""
@@ -432,17 +413,10 @@ class Meter:
             self._journal.sync()
 
     def _why(self, error: BaseException) -> Record | None:
-        """The exception that ended the program: the one that left it, or was being handled when it called sys.exit().
-
-        Only where that is nothing but an exit code, what was seen before tells more.
-        """
-        if not isinstance(error, SystemExit):
-            return self.saw(error, "main") or self._sightings.record_of(error)
-        reason = behind_exit(error)
-        if reason is not None:
-            return self.saw(reason, "exit", self.exit_code) or self._sightings.record_of(reason)
-        self.saw(error, "exit", self.exit_code)
-        return self._sightings.best()
+        """The record of what ended the program."""
+        reason, where = self.failures.behind(error)
+        record = self.saw(reason, where, self.exit_code if where == "exit" else None)
+        return self.failures.known(reason) if record is None or isinstance(reason, SystemExit) else record
 
     def _patience(self) -> float:
         return AFTER_END_S if self.exit_code == 0 else AFTER_ERROR_S
@@ -456,41 +430,15 @@ class Meter:
         if journal is None:
             return
         self._pending.flush(self._patience())
+        self._tell_compiling()
         with self.guard("memory"):
-            self._write("memory", **(read_memory(self.phase, reset=self.own_target) or no_memory(self.phase)))
-        self._write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)
+            self.write("memory", **(read_memory(self.phase, reset=self.own_target) or no_memory(self.phase)))
+        self.write("end", exit_code=self.exit_code, steps=self.steps, seen_by=self.seen_by)
         self._journal = None
         journal.close()
         if self.rank == 0:
             with self.guard("dump"):
                 self.dumps.renew()
-
-
-class Guard:
-    """Turns an exception of the probe's own code into a `probe_error` event; what a signal's handler raises passes."""
-
-    __slots__ = ("_meter", "_where")
-
-    def __init__(self, meter: Meter, where: str) -> None:
-        self._meter, self._where = meter, where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception) or is_of_handler(error):
-            return False
-        self._meter.fault(self._where, error)
-        return True
-
-
-def _local(value: Any) -> Any:
-    """A DTensor's value where every rank has it; gathering it would be a collective of our own."""
-    if not hasattr(value, "to_local"):
-        return value
-    return value.to_local() if all(placement.is_replicate() for placement in value.placements) else None
 
 
 def _number(value: Any) -> Any:

@@ -23,6 +23,8 @@ class Ended:
     event: Any = None
     before: Any = None
     token_copy: Any = None
+    marks: tuple[Any, Any] = (None, None)  # events at the first forward's begin and the last backward's end
+    on_device: bool = False
 
     @property
     def device_numbers(self) -> list[Any]:
@@ -32,13 +34,27 @@ class Ended:
         """Turn copies into numbers; `lost`: the device failed and the copies hold nothing."""
         if lost:
             numbers = {name: value if isinstance(value, float) else None for name, value in self.numbers.items()}
-            return Read(self, numbers, None, None)
+            return Read(self, numbers, None, None, self._parts(lost=lost))
         numbers = {name: _float(value) for name, value in self.numbers.items()}
         tokens = (
             [int(number) for number in self.device_numbers] if self.token_copy is None else self.token_copy.tolist()
         )
         known = self.before is not None and self.before.query()  # not so when the target has changed its stream
-        return Read(self, numbers, tokens, self.before.elapsed_time(self.event) / 1000 if known else None)
+        seconds = self.before.elapsed_time(self.event) / 1000 if known else None
+        return Read(self, numbers, tokens, seconds, self._parts(lost=lost))
+
+    def _parts(self, *, lost: bool) -> dict[str, float | None]:
+        """The parts of the step by the device's clock, in seconds; nothing to say on the CPU."""
+        if not self.on_device:
+            return {}
+        began, computed = self.marks
+        events = (began, computed, self.event)
+        if lost or any(event is None or not event.query() for event in events):
+            return dict.fromkeys(("forward_backward_seconds", "optimizer_seconds"))
+        return {
+            "forward_backward_seconds": began.elapsed_time(computed) / 1000,
+            "optimizer_seconds": computed.elapsed_time(self.event) / 1000,
+        }
 
 
 @dataclass
@@ -49,6 +65,7 @@ class Read:
     numbers: dict[str, float | None]
     tokens: list[int] | None
     device_seconds: float | None
+    parts: dict[str, float | None]  # of the step, where the device tells them
 
 
 @dataclass
@@ -66,8 +83,10 @@ class Pending:
     def add(self, ended: Ended, *, cuda: bool) -> None:
         """Take a step that has just ended; on the CPU it is written at once."""
         if not cuda or self._failed:
+            ended.on_device = cuda
             self.emit(ended.read(lost=self._failed))
             return
+        ended.on_device = True
         before, self._previous = self._previous, None
         try:
             self._copy(ended)
@@ -77,6 +96,18 @@ class Pending:
             pass  # the next step has no start: its time must not span two
         self._waiting.append(ended)
         self.drain()
+
+    def mark(self, event: Any) -> Any:
+        """Record an event within a step: `event` again, or a new one; None where the device does not take it."""
+        if self._failed:
+            return None
+        try:
+            if event is None:
+                return self._new_event()
+            event.record()
+        except RuntimeError:
+            return None
+        return event
 
     def begin_anew(self) -> None:
         """The next step's device time begins now: something that is no part of it has come between."""

@@ -15,8 +15,8 @@ CONFIG_FIELDS = {
     "value_head_dim": ("v_head_dim",),
     "intermediate": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocab": ("vocab_size",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_top_k"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k"),
     "window": ("sliding_window",),
 }
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
@@ -38,6 +38,7 @@ def count_roles(model: Any) -> dict[str, Any]:
     trained_norms: set[int] = set()  # blocks that have one
     trained_before = False
     last_linear = 0
+    experts = Experts(model)
     for name, parameter in model.named_parameters():
         dimensions = len(getattr(parameter, "ds_shape", parameter.shape))
         layer, trains = _layer_of(name), parameter.requires_grad
@@ -48,7 +49,9 @@ def count_roles(model: Any) -> dict[str, Any]:
         trained_before = trained_before or (trains and id(parameter) in looked_up)
         if ".original_module." in name or dimensions < 2 or (id(parameter) in looked_up and parameter is not output):
             continue  # peft keeps the module that it trains a copy of
-        expert = _is_expert(name, dimensions)
+        expert = experts.hold(name, parameter)
+        if expert is None:
+            continue
         size = _size(parameter)
         sums[f"{'expert' if expert else 'matmul'}_{'trainable' if trains else 'frozen'}"] += size
         if layer == 0:
@@ -69,13 +72,42 @@ def _layer_of(name: str) -> int | None:
     return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
-def _is_expert(name: str, dimensions: int) -> bool:
-    """One tensor holds all experts of a layer, or each expert has its own; a shared expert sees every token."""
-    parts = name.split(".")
-    if "experts" not in parts:
-        return False
-    after = parts[parts.index("experts") + 1]
-    return after.isdigit() or dimensions > 2
+class Experts:
+    """Which parameters are an expert's: those that a token multiplies only where it is routed to them.
+
+    Found by the number of experts that the model's config tells: a list of so many modules within a block, each an
+    expert, or a tensor of so many matrices, wherever it lies.  By the name `experts` where the config tells none.
+    A shared expert sees every token, and is none."""
+
+    def __init__(self, model: Any) -> None:
+        self._count = _first_number(_text_config(model), CONFIG_FIELDS["experts"]) or 0
+        self._lists = [f"{name}." for name, module in model.named_modules() if self._is_list(name, module)]
+
+    def _is_list(self, name: str, module: Any) -> bool:
+        within_block = self._count > 1 and _layer_of(name) is not None
+        return within_block and _kind(module) == "ModuleList" and len(module) == self._count
+
+    def hold(self, name: str, parameter: Any) -> bool | None:
+        """Whether a parameter of two dimensions or more is an expert's; None for all experts' biases in one tensor."""
+        if any(name.startswith(prefix) for prefix in self._lists):
+            return True
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        if self._count > 1 and len(shape) > 2 and shape[0] == self._count:
+            return True
+        parts = name.split(".")
+        if "experts" not in parts:
+            return False
+        if parts[parts.index("experts") + 1].isdigit() or len(shape) > 2:
+            return True
+        if self._count < 2:
+            return False
+        if shape[0] == self._count:
+            return None
+        return any(size % self._count == 0 for size in shape)  # matrices of all experts, side by side in one
+
+
+def _kind(module: Any) -> str:
+    return type(module).__name__
 
 
 def describe_shape(model: Any, roles: dict[str, Any] | None, args: Any, trainer: Any) -> dict[str, Any]:
@@ -135,19 +167,27 @@ def _checkpointing(model: Any) -> str | None:
 
 
 def _compute_dtype(model: Any, args: Any, trainer: Any) -> str | None:
-    """The type that matrices are multiplied in: what autocast says, else the weights' own."""
-    import torch
-
+    """The type that matrices are multiplied in: what autocast says, else what 4-bit weights are brought to, else the
+    weights' own."""
     mixed = getattr(getattr(trainer, "accelerator", None), "mixed_precision", None)
     cast = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}.get(str(mixed))
     if cast is None and mixed is None:
         cast = "bfloat16" if getattr(args, "bf16", False) else "float16" if getattr(args, "fp16", False) else None
     if cast is not None:
         return cast
+    packed = (getattr(module, "compute_dtype", None) for module in model.modules() if _kind(module) == "Linear4bit")
+    told = next((dtype for dtype in packed if dtype is not None), None)  # peft's class of that name has none
+    if told is not None:
+        return _matmul_type(told)
     matrix = next((p for p in model.parameters() if p.is_floating_point() and p.dim() > 0), None)
     if matrix is None:
         return None
-    return "tf32" if matrix.dtype == torch.float32 and _allows_tf32() else str(matrix.dtype).removeprefix("torch.")
+    return _matmul_type(matrix.dtype)
+
+
+def _matmul_type(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return "tf32" if name == "float32" and _allows_tf32() else name
 
 
 def _allows_tf32() -> bool:
@@ -162,6 +202,17 @@ def _allows_tf32() -> bool:
     if precision is not None:
         return str(precision) == "tf32"
     return bool(torch.get_float32_matmul_precision() != "highest")
+
+
+def why_not_split(args: Any, trainer: Any) -> str | None:
+    """Why the optimizer's part of a Trainer's step cannot be told from the backward's; None when it can."""
+    kind = str(getattr(getattr(trainer, "accelerator", None), "distributed_type", ""))
+    if kind.upper().endswith("DEEPSPEED"):
+        return "DeepSpeed takes the optimizer's step within the backward"
+    optimizer = str(getattr(getattr(args, "optim", None), "value", getattr(args, "optim", "")))
+    if "layerwise" in optimizer or "lomo" in optimizer:
+        return f"{optimizer} takes the optimizer's step within the backward"
+    return None
 
 
 def _why_not(model: Any, config: Any, types: list[Any] | None) -> str | None:
@@ -192,7 +243,8 @@ def _quantised_by(config: Any) -> str | None:
 def data_place(trainer: Any) -> tuple[int | None, int | None]:
     """(which share of the data this rank sees, how many shares there are); (None, None) where nobody tells.
 
-    Ranks of a tensor- or context-parallel group are fed the same batches (accelerate's prepare_data_loader).
+    Ranks of a tensor- or context-parallel group are fed the same batches (accelerate's prepare_data_loader).  Those of
+    a sequence-parallel group are fed slices of one, whose tokens add up: each has a share of its own.
     """
     accelerator = getattr(trainer, "accelerator", None)
     index, ranks = getattr(accelerator, "process_index", None), getattr(accelerator, "num_processes", None)
@@ -202,6 +254,19 @@ def data_place(trainer: Any) -> tuple[int | None, int | None]:
     names = getattr(mesh, "mesh_dim_names", None) or ()
     sharing = math.prod(mesh.size(n) for n, name in enumerate(names) if name in ("tp", "cp"))
     return index // sharing, ranks // sharing
+
+
+def slices(trainer: Any) -> tuple[int, int]:
+    """(which slice of its batches' sequences this rank sees, how many slices there are); (0, 1) for whole sequences.
+
+    DeepSpeed's Ulysses, as accelerate prepares it, cuts each batch along the sequence (UlyssesSPDataLoaderAdapter); the
+    ranks of a group follow each other."""
+    accelerator = getattr(trainer, "accelerator", None)
+    index = getattr(accelerator, "process_index", None)
+    size = getattr(getattr(accelerator, "parallelism_config", None), "sp_size", None)
+    if not isinstance(index, int) or not isinstance(size, int) or size < 2:
+        return 0, 1
+    return index % size, size
 
 
 def _call(model: Any, name: str) -> Any:

@@ -76,11 +76,12 @@ def no_counts(reason: str) -> dict[str, Any]:
     return {**dict.fromkeys(names), "reason": reason}
 
 
-def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
+def count(batches: Sequence[Any], *, shifted: bool, place: int = 0, slices: int = 1) -> Counts | str:
     """Count micro-batches; a text says why that is not possible.
 
     `shifted`: the loss compares the logits of a position with the label of the next one, so a row's first label never
-    counts.
+    counts.  `slices`: how many ranks share a batch, each a slice of its sequences, of which this rank has the one at
+    `place`; attention sees them whole, and rows count on the first of these ranks.
     """
     counts = Counts()
     for batch in batches:
@@ -91,17 +92,18 @@ def count(batches: Sequence[Any], *, shifted: bool) -> Counts | str:
             return "the batches hold no input_ids"
         counts.micro_batches += 1
         counts.padded = (counts.padded or 0) + ids.numel()
-        counts.samples = (counts.samples or 0) + (ids.shape[0] if ids.dim() > 1 else 1)
-        _count_tokens(counts, batch, ids)
+        if place == 0:
+            counts.samples = (counts.samples or 0) + (ids.shape[0] if ids.dim() > 1 else 1)
+        _count_tokens(counts, batch, ids, slices)
         _count_labels(counts, batch, ids, shifted)
     return counts
 
 
-def _count_tokens(counts: Counts, batch: Any, ids: Any) -> None:
+def _count_tokens(counts: Counts, batch: Any, ids: Any, slices: int) -> None:
     """Slots that hold a token, and the squared lengths of rows and of the documents in them; nothing here waits for the
     device."""
     assert counts.padded_squares is not None
-    counts.padded_squares += ids.numel() * ids.shape[-1]
+    counts.padded_squares += ids.numel() * ids.shape[-1] * slices
     mask, positions = batch.get("attention_mask"), batch.get("position_ids")
     if mask is not None and (getattr(mask, "shape", None) != ids.shape or not hasattr(mask, "count_nonzero")):
         # Of heads, or by kind of layer: what is padding in it only the model knows.
@@ -114,7 +116,10 @@ def _count_tokens(counts: Counts, batch: Any, ids: Any) -> None:
         squares = 2 * positions + 1  # over positions from 0 to n - 1 these add up to n squared
         counts.non_pad_squares.append(_number((squares if mask is None else squares * mask.ne(0)).sum()))
     elif mask is None:
-        counts.non_pad_squares.append(ids.numel() * ids.shape[-1])
+        counts.non_pad_squares.append(ids.numel() * ids.shape[-1] * slices)
+    elif slices > 1:
+        counts.non_pad_squares = None
+        counts.lacks("a slice of a sequence does not tell how long its documents are")
     else:
         counts.non_pad_squares.append(_number(_squares_of_documents(mask)))
 

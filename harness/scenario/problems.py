@@ -23,6 +23,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "expect": schema.Expect,
     "expect.when": schema.When,
     "diagnostics": schema.Diagnostics,
+    "until": schema.Until,
 }
 _KINDS = {
     "int_type": ("a whole number", "write one without quotes or a point"),
@@ -61,7 +62,8 @@ def _problem(item: dict[str, Any], path: list[str | int], scenario: YamlMap, key
         path = [*path, *refusal.path]
     fields = [step for step in path if isinstance(step, str)]
     key = ".".join(fields)
-    return ScenarioError(line_of(scenario, path), _YAML_KEYS.get(key, key), _text(item, context, fields, keys))
+    said = _YAML_KEYS.get(key) or re.sub(r"^until\.", "measure.until.", key)
+    return ScenarioError(line_of(scenario, path), said, _text(item, context, fields, keys))
 
 
 def _path(loc: Sequence[str | int]) -> list[str | int]:

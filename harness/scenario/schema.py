@@ -222,6 +222,26 @@ class Expect(Frozen):
     when: When | None = None
 
 
+class Until(Frozen):
+    """Training goes on until the median step time is known well enough, within bounds."""
+
+    interval: float = Field(default=0.02, gt=0, lt=1)  # width of the median's 95 % interval over the median, at most
+    min_steps: int = Field(default=20, ge=1)  # before anybody asks
+    max_steps: int = Field(default=500, ge=1)
+    max_time_s: float | None = Field(default=None, gt=0)  # of training
+    every: int = Field(
+        default=10, ge=1
+    )  # steps from one look at the times to the next, and from the word to its effect
+
+    @model_validator(mode="after")
+    def _may_end(self) -> Self:
+        first_look = -(-self.min_steps // self.every) * self.every
+        if first_look + self.every >= self.max_steps:
+            least = first_look + self.every + 1
+            raise Refusal(f"comes before training could stop by the interval; write at least {least}", "max_steps")
+        return self
+
+
 class Diagnostics(Frozen):
     """What is kept for the search for a cause, at a cost."""
 
@@ -263,6 +283,7 @@ class Scenario(Frozen):
     hang_after_s: Annotated[float, Field(gt=0)] | Literal["auto", "none"] = "auto"
     diagnostics: Diagnostics = Diagnostics()
     keep_outputs: bool = False
+    until: Until | None = None  # None: the program's own number of steps
     measure_steps: bool = True  # False: a job without a training step is no failure
     peak_flops: float | None = Field(default=None, gt=0)  # FLOP/s of a device at most; None: the table's
     tags: list[Annotated[str, AfterValidator(_tag)]] = []
@@ -318,6 +339,8 @@ class Scenario(Frozen):
             for key, given in (("data", self.data), ("training", self.training)):
                 if given:
                     raise Refusal("is not passed to a script; give it as trainer: {args: [...]}", key)
+            if self.until is not None:
+                raise Refusal("is for the built-in trainer: a script decides itself when it stops; remove it", "until")
         if self.on_gpu is False and self.needs.gpu_memory_bytes is not None:
             raise Refusal("needs gpus; remove it, or write gpus: N", "needs", "gpu_memory_bytes")
         self._check_training()
@@ -326,6 +349,8 @@ class Scenario(Frozen):
         return self
 
     def _check_training(self) -> None:
+        if self.until is not None and "max_steps" in self.training:
+            raise Refusal("stands beside measure.until, which has a max_steps; remove one", "training", "max_steps")
         for key, value in self.training.items():
             if key in OWNED:
                 raise Refusal(f"is not for a scenario; {OWNED[key]}", "training", key)

@@ -12,14 +12,14 @@ from typing import Any
 
 from harness.scenario.catalogue import MODELS
 from harness.scenario.located import ScenarioError, YamlList, YamlMap, merge, suggest
-from harness.scenario.schema import ANY, Scenario
+from harness.scenario.schema import ANY, Scenario, Until
 from harness.units import parse_bytes, parse_seconds
 
 METHODS = ("full", "lora")
 TRAINERS = ("hf", "script")
 
 TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure", "hang_after"} - {
-    *("time_limit_s", "measure_steps", "hang_after_s", "peak_flops"),
+    *("time_limit_s", "measure_steps", "hang_after_s", "peak_flops", "until"),
 }
 
 MAX_VALUES = 2_000  # in one scenario: a matrix repeats them for each case
@@ -33,8 +33,11 @@ RENAMED = {
     "expect.when.gpu_memory_at_least": "expect.when.gpu_memory_at_least_bytes",
     "measure.steps": "measure_steps",
     "measure.peak_flops": "peak_flops",
+    "measure.until": "until",
+    **{f"measure.until.{name}": f"until.{name}" for name in Until.model_fields if name != "max_time_s"},
+    "measure.until.max_time": "until.max_time_s",
 }
-MEASURE = ("steps", "peak_flops")
+MEASURE = ("steps", "peak_flops", "until")
 _MODEL_SOURCES = ("name", "shape", "path")
 
 
@@ -117,7 +120,7 @@ def settle(scenario: YamlMap, folder: Path) -> YamlMap:
     for key in TOP_LEVEL & made.keys():
         if made[key] is None:
             made.drop(key)  # as if it were not there: the way to undo what defaults say
-    for field in ("time_limit_s", "hang_after_s", "measure_steps", "peak_flops"):
+    for field in ("time_limit_s", "hang_after_s", "measure_steps", "peak_flops", "until"):
         if field in made:
             yaml_key = next(key for key, name in RENAMED.items() if name == field)
             raise ScenarioError(made.lines[field], field, f"unknown key; did you mean {yaml_key!r}?")
@@ -184,7 +187,7 @@ def _settle_measure(scenario: YamlMap) -> None:
         return
     line, measure = scenario.lines["measure"], scenario["measure"]
     if not isinstance(measure, YamlMap):
-        raise ScenarioError(line, "measure", "must be a mapping of steps: none, peak_flops: FLOP/s; write it as one")
+        raise ScenarioError(line, "measure", "must be a mapping of steps, peak_flops and until; write it as one")
     for key in measure:
         if key not in MEASURE:
             raise ScenarioError(measure.lines[key], f"measure.{key}", f"unknown key; {suggest(key, MEASURE)}")
@@ -200,6 +203,20 @@ def _settle_measure(scenario: YamlMap) -> None:
             problem = "must be FLOP/s of a device, dense, such as 989e12; correct it, or remove it"
             raise ScenarioError(measure.lines["peak_flops"], "measure.peak_flops", problem)
         scenario.put("peak_flops", float(value), measure.lines["peak_flops"])
+    if measure.get("until") is not None:
+        _settle_until(scenario, measure)
+
+
+def _settle_until(scenario: YamlMap, measure: YamlMap) -> None:
+    line, until = measure.lines["until"], measure["until"]
+    if scenario.get("measure_steps") is False:
+        raise ScenarioError(line, "measure.until", "stands beside steps: none; remove one")
+    if isinstance(until, YamlMap):
+        until = until.copy()
+        if "max_time_s" in until:
+            raise ScenarioError(until.lines["max_time_s"], "measure.until.max_time_s", "unknown key; write max_time")
+        _rewrite(until, "max_time", "max_time_s", _time_limit, "measure.until.")
+    scenario.put("until", until, line)
 
 
 def _settle_needs(needs: YamlMap, folder: Path) -> None:

@@ -101,8 +101,8 @@ def test_phases_add_up_to_the_wall_time(records: dict[str, Record], name: str) -
     named = sum(seconds or 0 for phase, seconds in measured.phases_s.items() if phase != "other")
     assert named == pytest.approx(measured.wall_s, rel=0.02)
     assert set(measured.phases_s) == {
-        *("lease", "launch", "import", "setup", "model_load", "data", "first_step", "steady", "teardown", "shutdown"),
-        "other",
+        *("lease", "queue", "launch", "import", "setup", "model_load", "data", "first_step", "steady", "teardown"),
+        *("shutdown", "other"),
     }
 
 

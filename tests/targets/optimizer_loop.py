@@ -1,6 +1,8 @@
-"""A training loop without a Trainer: `plain` torch, `two` optimizers in turn, or `accelerate` with accumulation."""
+"""A training loop without a Trainer: `plain` torch, `two` optimizers in turn, `accelerate` with accumulation, or a slow
+`loader`."""
 
 import sys
+import time
 from typing import Any
 
 import torch
@@ -41,5 +43,25 @@ def accelerated(steps: int = 4) -> None:
             optimizer.zero_grad()
 
 
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows that take 50 ms to read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.05)
+        return torch.ones(4)
+
+
+def loader() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+
 if __name__ == "__main__":
-    {"plain": plain, "two": two, "accelerate": accelerated}[sys.argv[1]]()
+    {"plain": plain, "two": two, "accelerate": accelerated, "loader": loader}[sys.argv[1]]()

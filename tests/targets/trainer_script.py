@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from typing import Any
 
 import torch
@@ -23,13 +24,14 @@ OOM = (
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Eight tokens counting upwards, from the row's number."""
 
-    def __init__(self, field: str = "input_ids") -> None:
-        self.field = field
+    def __init__(self, field: str = "input_ids", slow_s: float = 0.0) -> None:
+        self.field, self.slow_s = field, slow_s
 
     def __len__(self) -> int:
         return 32
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(self.slow_s)
         ids = (torch.arange(8) + index) % 64
         if self.field == "inputs_embeds":
             return {"inputs_embeds": torch.nn.functional.one_hot(ids % 16, 16).float(), "labels": ids}
@@ -89,7 +91,7 @@ class FailsInOptimizer(TrainerCallback):
             raise ValueError("a callback failed, token hf_abcdefghijklmnopqrstuvwxyz")
 
 
-def make(kind: type[Any] = Trainer, *, field: str = "input_ids", **fields: Any) -> Any:
+def make(kind: type[Any] = Trainer, *, field: str = "input_ids", slow_s: float = 0.0, **fields: Any) -> Any:
     """A Trainer of a model so small that the imports take all the time."""
     torch.manual_seed(0)
     shape: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
@@ -106,7 +108,7 @@ def make(kind: type[Any] = Trainer, *, field: str = "input_ids", **fields: Any) 
         "remove_unused_columns": False,  # the model's own forward hides the names
     }
     args = TrainingArguments(**{**options, **fields})
-    return kind(model=model, args=args, train_dataset=Rows(field), eval_dataset=Rows(field))
+    return kind(model=model, args=args, train_dataset=Rows(field, slow_s), eval_dataset=Rows(field, slow_s))
 
 
 def report(trainer: Any) -> None:
@@ -171,6 +173,8 @@ def main(how: str, *rest: str) -> None:
         trainer = make(OwnStep)
     elif how == "embeds":
         trainer = make(field="inputs_embeds")
+    elif how == "slow":  # to read, in this process
+        trainer = make(slow_s=0.05, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=16)
     elif how == "evaluate":
         trainer = make(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=3)
     else:

@@ -127,6 +127,18 @@ def test_phases_add_up_to_the_wall_time() -> None:
     assert sum(seconds or 0 for seconds in measured.phases_s.values()) == pytest.approx(measured.wall_s, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "command, queue, launch",
+    [pytest.param(1.0, 1.0, 1.5, id="torchrun"), pytest.param(2.51, 2.5, 0.0, id="a-single-rank")],
+)
+def test_an_engine_holds_a_job_before_it_starts(command: float, queue: float, launch: float) -> None:
+    wall = metrics.Wall(started=T0, ended=T0 + 34.0, lease_wait_s=4.0, command_started=T0 + command)
+    measured = phases(*MARKS, wall=wall)
+    assert measured.phases_s["queue"] == pytest.approx(queue)
+    assert measured.phases_s["launch"] == pytest.approx(launch)
+    assert sum(seconds or 0 for seconds in measured.phases_s.values()) == pytest.approx(measured.wall_s)
+
+
 def test_a_negative_phase_is_null_with_both_numbers() -> None:
     late = [event("start", 3.0, process_started=T0 - 60.0), *MARKS[1:]]
     measured = phases(*late, wall=WALL)

@@ -5,16 +5,8 @@ import statistics
 
 import pytest
 
-from harness.metrics.steady import (
-    Summary,
-    find_cut,
-    is_at_limit,
-    median_interval,
-    minimum_cut,
-    quantile,
-    summarise,
-    trend,
-)
+from harness.metrics.steady import Summary, is_at_limit, quantile, summarise, trend
+from harness.probe.settling import find_cut, median_interval, minimum_cut
 
 SEEDS = range(60)
 

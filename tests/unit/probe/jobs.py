@@ -106,8 +106,10 @@ def finetune(root: Path, *, ranks: int = 1, **changes: Mapping[str, Any]) -> End
         },
         "training": {"max_steps": 4, "per_device_train_batch_size": 2, "learning_rate": 3e-3},
     }  # fmt: skip
+    if "until" in changes:
+        del scenario["training"]["max_steps"]
     for part, values in changes.items():
-        scenario[part] = {**scenario[part], **values}
+        scenario[part] = {**scenario.get(part, {}), **values}
     ended = run(root, "-m", BUILT_IN, ranks=ranks, scenario={**scenario, "gpus": None, "processes": ranks})
     assert not any(ended.events("probe_error", rank) for rank in ended.job.ranks()), ended.events("probe_error")
     return ended

@@ -129,7 +129,7 @@ def test_parameters_that_are_not_at_hand_are_not_compared(
             raise answer
         return answer
 
-    monkeypatch.setattr("harness.probe.measure.tensor_sums", sums)
+    monkeypatch.setattr("harness.probe.described.tensor_sums", sums)
     callback, model = injected(meter)(), network()
     for _ in range(2):  # what an earlier segment began with is not compared with
         callback.on_train_begin(ARGS, STATE, None, model=model)

@@ -136,3 +136,51 @@ def test_squares_of_documents(tmp_path: Path, packing: str) -> None:
     pieces = [tokens for row in range(layout.rows) for _, tokens in layout.pieces(row)]
     assert sum(event["non_pad_squares"] for event in events) == sum(tokens**2 for tokens in pieces)
     assert sum(event["padded_squares"] for event in events) == layout.rows * 32**2
+
+
+def until(**changes: Any) -> dict[str, Any]:
+    return {"interval": 1e9, "min_steps": 5, "max_steps": 100, "max_time_s": None, "every": 5} | changes
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    "changes, last, why",
+    [
+        # At step 10 there are 7 measured steps at most, at step 15 there are 8 at least; that is heard of at step 20.
+        pytest.param({}, 20, "interval", id="interval"),
+        pytest.param({"interval": 0.0, "max_steps": 18}, 18, "max_steps", id="steps"),
+        pytest.param({"interval": 0.0, "max_time_s": 1e-9}, 10, "max_time", id="time"),
+    ],
+)
+def test_training_stops_at_one_step_on_all_ranks(
+    tmp_path: Path, ranks: int, changes: dict[str, Any], last: int, why: str
+) -> None:
+    ended = finetune(tmp_path, ranks=ranks, until=until(**changes))
+    assert ended.exit_code == 0, ended.logs()
+    stop = ended.one("stop")
+    assert (stop["why"], stop["step"]) == (why, last)
+    for rank in range(ranks):
+        assert [step["step"] for step in ended.events("step", rank)] == list(range(1, last + 1))
+        assert ended.one("segment", rank)["max_steps"] == until(**changes)["max_steps"]
+        assert len(ended.events("stop", rank)) == (rank == 0)  # who decides tells
+    if why == "interval":
+        assert stop["measured"] >= 8
+        assert stop["interval"] > 0
+
+
+def test_compiling_is_told_cold_and_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    training = {"torch_compile": True, "max_steps": 3}
+    cold, warm = (finetune(tmp_path / name, training=training) for name in ("cold", "warm"))
+    for ended in (cold, warm):
+        assert ended.exit_code == 0, ended.logs()
+        told = ended.events("compile")
+        assert (told[0]["step"], told[0]["segment"]) == (1, 0)
+        assert told[-1]["compilations"] >= told[-1]["graphs"] > 0
+        assert told[-1]["seconds"] > 0
+        assert told[-1]["recompiles"] == 0
+    last = cold.events("compile")[-1]
+    assert (last["cache_hits"], last["cache_misses"] > 0) == (0, True)
+    last = warm.events("compile")[-1]
+    assert (last["cache_hits"] > 0, last["cache_misses"]) == (True, 0)
+    assert not finetune(tmp_path / "plain").events("compile")

@@ -13,15 +13,20 @@ from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.pending import Ended, Pending, Read
+from harness.probe.running import RunningStep
 from harness.probe.tokens import Counts
 
 
 class Event:
     """A CUDA event that passes when told to, or whose device has failed; `at` is the device's clock, in seconds."""
 
-    def __init__(self, at: float = 0.0) -> None:
-        self.at = at
+    def __init__(self, at: float = 0.0, device: "OnDevice | None" = None) -> None:
+        self.at, self._device = at, device
         self.passed: bool | None = False
+
+    def record(self) -> None:
+        assert self._device is not None
+        self.at = self._device.now
 
     def query(self) -> bool:
         if self.passed is None:
@@ -45,7 +50,7 @@ class OnDevice(Pending):
         pass
 
     def _new_event(self) -> Event:
-        self.events.append(Event(self.now))
+        self.events.append(Event(self.now, self))
         return self.events[-1]
 
     def all_pass(self) -> None:
@@ -160,6 +165,45 @@ def test_a_step_of_a_trainer_is_timed_from_the_end_of_its_logging(
     assert [event["overhead_seconds"] for event in ended] == [0.0, 0.0, 8.0, 0.0]
     assert [event["overhead"] for event in ended] == [[], [], ["save"], []]
     assert not [event for event in lines if event["e"] == "probe_error"]
+
+
+def test_the_parts_of_a_step_are_by_the_devices_clock(written: list[Read]) -> None:
+    pending = OnDevice(written.append)
+    running = RunningStep()
+    running.mark = pending.mark
+    for number in (1, 2):
+        pending.now += 0.125  # of which the device knows only that it computes nothing
+        for _ in range(2):  # micro-batches
+            running.computing()
+            pending.now += 0.25
+            running.computed()
+        pending.now += 0.0625
+        ended = Ended({"step": number, **running.host_seconds(0.0)}, {}, None, marks=running.marks)
+        running.reset()
+        pending.add(ended, cuda=True)
+    pending.all_pass()
+    parts = {"forward_backward_seconds": 0.5, "optimizer_seconds": 0.0625}
+    assert [read.parts for read in written] == [parts, parts]
+    assert [read.device_seconds for read in written] == [None, 0.125 + 0.5 + 0.0625]
+
+
+@pytest.mark.parametrize("fails", ["begin", "end", "device"])
+def test_parts_whose_events_are_lost_are_not_known(written: list[Read], fails: str) -> None:
+    pending = OnDevice(written.append)
+    marks = (None if fails == "begin" else pending.mark(None), None if fails == "end" else pending.mark(None))
+    pending.add(Ended({"step": 1}, {}, None, marks=marks), cuda=True)
+    if fails == "device":
+        for event in pending.events:
+            event.passed = None
+        pending.flush(10.0)
+        assert pending.mark(None) is None
+    pending.all_pass()
+    assert written[0].parts == {"forward_backward_seconds": None, "optimizer_seconds": None}
+
+
+def test_on_the_cpu_the_hosts_clock_stands(written: list[Read]) -> None:
+    Pending(written.append).add(step(1), cuda=False)
+    assert written[0].parts == {}
 
 
 def test_a_device_that_hangs_does_not_hang_us(written: list[Read]) -> None:

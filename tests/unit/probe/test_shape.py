@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.flops import Shape, Tokens, hardware_flops, model_flops, read_shape
-from harness.probe.shape import count_roles, data_place, describe_shape
+from harness.probe.shape import count_roles, data_place, describe_shape, slices, why_not_split
 from tests.unit.probe.jobs import TINY
 
 pytestmark = [
@@ -93,6 +93,66 @@ def test_of_experts_those_count_that_a_token_is_routed_to() -> None:
     assert isinstance(shape, Shape)
     linear = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 * 4) + 256 * 64
     assert shape.trainable == linear + 2 * 2 * 3 * 64 * 128
+
+
+GRANITE = MIXTRAL | {"model_type": "granitemoe"}
+DBRX_LIKE = {"w1": (4 * 128, 64), "v1": (4 * 128, 64), "w2": (4 * 128, 64)}
+
+
+def test_experts_that_are_not_under_that_name() -> None:
+    """Granite's lie in one tensor, below `block_sparse_moe`, beside a router that every token sees."""
+    event = describe(build(GRANITE))
+    assert event["expert_trainable"] == 2 * 4 * 3 * 64 * 128
+    assert event["matmul_trainable"] == 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 * 4) + 256 * 64
+
+
+def with_experts(block: Any) -> dict[str, Any]:
+    """What is told of a model of one block, whose config speaks of 4 experts."""
+    import torch
+
+    model: Any = torch.nn.Module()
+    model.layers = torch.nn.ModuleList([block])
+    model.config = SimpleNamespace(num_hidden_layers=1, moe_num_experts=4, moe_top_k=2)
+    return count_roles(model)
+
+
+def test_experts_are_found_by_their_number() -> None:
+    import torch
+
+    listed: Any = torch.nn.Module()
+    listed.feed_forward = torch.nn.ModuleList([torch.nn.Linear(64, 128, bias=False) for _ in range(4)])
+    listed.others = torch.nn.ModuleList([torch.nn.Linear(64, 128, bias=False) for _ in range(3)])
+    told = with_experts(listed)
+    assert (told["expert_trainable"], told["matmul_trainable"]) == (4 * 64 * 128, 3 * 64 * 128)
+    flat: Any = torch.nn.Module()
+    flat.experts = torch.nn.ParameterDict({name: torch.empty(*shape) for name, shape in DBRX_LIKE.items()})
+    flat.experts["bias"] = torch.nn.Parameter(torch.empty(4, 128))
+    flat.router = torch.nn.Linear(64, 4, bias=False)
+    told = with_experts(flat)
+    assert (told["expert_trainable"], told["matmul_trainable"]) == (3 * 4 * 128 * 64, 64 * 4)
+
+
+def test_the_type_that_4_bit_weights_are_brought_to(precision: Any) -> None:
+    import torch
+
+    class Linear4bit(torch.nn.Linear):  # type: ignore[misc]
+        """As bitsandbytes has it."""
+
+        compute_dtype: Any = None
+
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 4), Linear4bit(4, 4))
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(mixed_precision="no"))
+
+    def told(mixed: str = "no") -> Any:
+        trainer.accelerator.mixed_precision = mixed
+        return describe_shape(model, count_roles(model), SimpleNamespace(), trainer)["compute_dtype"]
+
+    assert told() == "float32"  # nobody has set it: bitsandbytes takes the type of what comes in
+    Linear4bit.compute_dtype = torch.bfloat16
+    assert told() == "bfloat16"
+    Linear4bit.compute_dtype = torch.float32
+    assert told() == "float32"
+    assert told(mixed="bf16") == "bfloat16"  # autocast casts once more
 
 
 def test_what_is_told_of_a_model() -> None:
@@ -213,6 +273,34 @@ class Mesh:
 def test_ranks_that_are_fed_the_same_batches(rank: int, ranks: int, mesh: Any, place: tuple[int, int]) -> None:
     accelerator = SimpleNamespace(process_index=rank, num_processes=ranks, torch_device_mesh=mesh)
     assert data_place(SimpleNamespace(accelerator=accelerator)) == place
+
+
+@pytest.mark.parametrize("rank, size, place", [(0, 2, (0, 2)), (3, 2, (1, 2)), (3, 1, (0, 1)), (3, None, (0, 1))])
+def test_ranks_that_see_slices_of_a_batch(rank: int, size: int | None, place: tuple[int, int]) -> None:
+    """Sequence parallel: DeepSpeed makes the groups, accelerate no mesh.  Each slice is a share of its own."""
+    config = SimpleNamespace(sp_size=size, sp_backend="deepspeed")
+    accelerator = SimpleNamespace(
+        process_index=rank, num_processes=4, torch_device_mesh=None, parallelism_config=config
+    )
+    trainer = SimpleNamespace(accelerator=accelerator)
+    assert slices(trainer) == place
+    assert data_place(trainer) == (rank, 4)
+    assert slices(SimpleNamespace()) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "kind, optimizer, why",
+    [
+        ("DistributedType.MULTI_GPU", "adamw_torch_fused", None),
+        ("DistributedType.DEEPSPEED", "adamw_torch", "DeepSpeed takes the optimizer's step within the backward"),
+        ("DistributedType.NO", "galore_adamw_layerwise", "galore_adamw_layerwise takes the optimizer's step within"),
+        ("DistributedType.NO", "lomo", "lomo takes the optimizer's step within the backward"),
+    ],
+)
+def test_where_the_optimizer_steps_within_the_backward(kind: str, optimizer: str, why: str | None) -> None:
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(distributed_type=kind))
+    said = why_not_split(SimpleNamespace(optim=optimizer), trainer)
+    assert said == why or (why is not None and str(said).startswith(why))
 
 
 def test_nobody_tells_of_the_data() -> None:

@@ -84,6 +84,36 @@ def test_one_micro_batch_that_cannot_be_read_hides_the_steps_padding() -> None:
     assert fields["reason"] == "attention_mask has another shape; the batches hold no labels"
 
 
+def test_slices_of_a_batch_add_up_to_the_whole() -> None:
+    """As DeepSpeed's Ulysses cuts it: positions and labels, shifted before, are the whole sequence's."""
+    ids, positions = tensor(IDS), tensor([[*range(8)], [*range(5), *range(3)]])
+    labels = tensor([[*range(1, 8), -100]] * 2)
+    whole = count([{"input_ids": ids, "position_ids": positions, "shift_labels": labels}], shifted=True)
+    parts = [
+        count(
+            [{"input_ids": ids[:, cut], "position_ids": positions[:, cut], "shift_labels": labels[:, cut]}],
+            shifted=True,
+            place=place,
+            slices=2,
+        )
+        for place, cut in enumerate((slice(0, 4), slice(4, 8)))
+    ]
+    assert isinstance(whole, Counts)
+    fields = [part.fields(None) for part in parts if isinstance(part, Counts)]
+    for name in ("padded", "non_pad", "trainable", "samples", "padded_squares", "non_pad_squares"):
+        assert sum(each[name] for each in fields) == whole.fields(None)[name], name
+    assert [each["samples"] for each in fields] == [2, 0]
+
+
+def test_a_slice_does_not_tell_of_documents_by_its_mask() -> None:
+    batch = {"input_ids": tensor(IDS), "attention_mask": tensor([[1] * 8] * 2)}
+    found = count([batch], shifted=True, slices=2)
+    assert isinstance(found, Counts)
+    fields = found.fields(None)
+    assert (fields["non_pad"], fields["non_pad_squares"]) == (16, None)
+    assert "a slice of a sequence does not tell how long its documents are" in fields["reason"]
+
+
 def test_batches_at_which_counting_fails() -> None:
     """Said as such, not as if the Trainer had fetched them in another way."""
 
@@ -101,7 +131,8 @@ def test_batches_at_which_counting_fails() -> None:
             faults.append(error)
             return True
 
-    meter: Any = SimpleNamespace(guard=lambda where: Guarded(), shifted=True, trainer=None, saw_counts=seen.append)
+    step = SimpleNamespace(saw_counts=seen.append)
+    meter: Any = SimpleNamespace(guard=lambda where: Guarded(), shifted=True, trainer=None, step=step)
     trainer = SimpleNamespace(model=None)
     fetch = hooks._get_batch_samples(lambda self: ([Faulty()], None), lambda of: meter)
     assert fetch(trainer)[1] is None

@@ -36,6 +36,33 @@ def test_a_plain_script_is_measured(tmp_path: Path) -> None:
     assert ended.error() is None
 
 
+PARTS = ("data_wait_seconds", "forward_backward_seconds", "optimizer_seconds")
+
+
+def test_a_slow_dataset_without_workers_is_a_wait_for_data(tmp_path: Path) -> None:
+    ended = run(tmp_path, SCRIPT, "slow")
+    assert ended.exit_code == 0, ended.logs()
+    steps = ended.events("step")
+    for step in steps:
+        assert step["data_wait_seconds"] >= 4 * 0.05  # rows of a batch; sleep is never shorter
+        assert all(step[part] > 0 for part in PARTS)
+        assert sum(step[part] for part in PARTS) + step["overhead_seconds"] <= step["seconds"] + 1e-6
+    # 32 rows are read for an evaluation, which is no waiting of the step after it.
+    assert steps[2]["overhead"] == ["log", "eval"]
+    assert steps[2]["overhead_seconds"] >= 32 * 0.05
+    assert ended.one("segment")["split_reason"] is None
+
+
+def test_a_slow_dataset_of_a_loop_without_a_trainer(tmp_path: Path) -> None:
+    ended = run(tmp_path, LOOP, "loader")
+    assert ended.exit_code == 0, ended.logs()
+    steps = ended.events("step")
+    assert len(steps) == 2
+    assert all(2 * 0.05 <= step["data_wait_seconds"] < step["seconds"] for step in steps)
+    assert {step[part] for step in steps for part in PARTS[1:]} == {None}
+    assert ended.one("segment")["split_reason"].startswith("a program without a Trainer does not tell")
+
+
 def test_evaluating_and_saving_are_told(tmp_path: Path) -> None:
     ended = run(tmp_path, SCRIPT, "evaluate")
     assert ended.exit_code == 0, ended.logs()
@@ -130,6 +157,9 @@ def test_a_subclass_with_its_own_step_is_counted_without_loss(tmp_path: Path) ->
     assert {t["padded"] for t in ended.events("tokens")} == {None}
     reason = ended.events("tokens")[0]["reason"]
     assert reason == "__main__.OwnStep does not fetch its batches through Trainer.get_batch_samples"
+    for step in ended.events("step"):  # torch's DataLoader was seen, the Trainer's own methods were not
+        assert step["data_wait_seconds"] > 0
+        assert (step["forward_backward_seconds"], step["optimizer_seconds"]) == (None, None)
 
 
 def test_batches_without_input_ids_have_no_counts(tmp_path: Path) -> None:
