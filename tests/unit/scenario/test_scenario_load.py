@@ -228,7 +228,7 @@ scenarios:
         ),
         (
             "name: x\ntrainer: {target: a.py}\nprocesses: 1\ntraining: {max_steps: 1}\n",
-            "4: training: is not passed to a",
+            "4: training.max_steps: is not passed to the script",
         ),
         (
             "name: x\ntrainer: {target: a.py}\nprocesses: 1\ndata: {samples: 1}\n",
