@@ -14,6 +14,7 @@ PREPARED = {
     "processes": None,  # ranks, on GPUs or not
     "model_dir": "model",
     "data_file": "data",
+    "data_dir": "data",  # the folder that holds the file and nothing else
 }
 ALL_TRAINING = "training"  # every key of `training` as `--key value`
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"

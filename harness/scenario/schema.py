@@ -374,7 +374,7 @@ class Scenario(Frozen):
                 if needed and getattr(self, needed) is None:
                     problem = f"{{{name}}} needs {needed}: in the scenario; add it"
                     raise Refusal(problem, "trainer", "args", str(number))
-        if self.data is not None and "data_file" not in used:
+        if self.data is not None and not used & {"data_file", "data_dir"}:
             raise Refusal("is not passed to the script; write {data_file} among trainer: {args: [...]}", "data")
         for key in self.training if placeholders.ALL_TRAINING not in used else ():
             if f"training.{key}" not in used:
