@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.engines.local import launcher
-from harness.probe.settling import find_cut, summarise
+from harness.metrics.steady import summarise
+from harness.probe.settling import find_cut
 from harness.record import read_record
 
 PROGRAM = """

@@ -99,7 +99,8 @@ def prepare(
         torch=stack.packages.get("torch"),
     )
     hang_after_s, hang_after_scales = case.scenario.silence_allowed()
-    command = local.command(case.scenario, stack.executable, paths)
+    prepared = {"case_id": case.id, "output_dir": str(paths.outputs), "processes": str(case.scenario.world_size)}
+    command = local.command(case.scenario, stack.executable, paths, prepared)
     job = Job(number, paths, holding, gpus, command, environ, probe_sha256)
     scenario = resolved(case.scenario)
     document = {
@@ -139,6 +140,6 @@ def prepare(
 
 
 def _working_directory(case: Case, settings: Settings, job: JobPaths) -> Path:
-    if case.scenario.trainer.kind == "hf":
+    if case.scenario.trainer.kind != "script":
         return job.outputs
     return settings.base_dir / (case.scenario.trainer.cwd or ".")

@@ -26,6 +26,7 @@ NOT_FOUND = (126, 127)  # a shell: not executable, not found
 SECONDARY_LISTED = 20
 HALVED = re.compile(r"No executable batch size found")
 # A DataLoader's worker (torch 1.x-2.13), as far as the kernel may have done it.
+TRACEBACK = re.compile(r"(?:Original )?Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 WORKER_DIED = re.compile(r"is killed by signal: Killed|DataLoader worker .* exited unexpectedly")
 # A rank that waited in vain.
 WAITED = re.compile(r"[Tt]imed? ?out|watchdog got stuck|Heartbeat monitor")
@@ -458,6 +459,7 @@ def _verdict(
             rank, transient = alone, None
             reason += "; no other rank failed: its peers ended before it, after fewer steps"
         elif mute := _mute(evidence, findings):
+            transient = None  # it left by itself: the network has lost nobody
             reason += f"; rank {mute[0]} ended with exit code {mute[1]} and told nothing"
     if finding.kind is Kind.NCCL and finding.tier is Tier.COLLECTIVE and finding.transient is None and lag is not None:
         rank, reason, facts = lag.rank, f"{lag.text}; {finding.text}", list(lag.facts)
@@ -513,7 +515,8 @@ def _with_secondary(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
 
 
 def _one_line(text: str, limit: int = 400) -> str:
-    line = " ".join(text.split())
+    """The text in one line; of a traceback within it (a loader worker's, say) what it ends with."""
+    line = " ".join(TRACEBACK.sub("", text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

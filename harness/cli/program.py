@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.scenario import Case, Scenario, Source, Trainer
 from harness.scenario.ids import case_id, safe
+from harness.scenario.placeholders import escape
 from harness.scenario.schema import MAX_NAME
 
 SOURCE = Source("harness exec", 1)
@@ -25,7 +26,9 @@ def case_of(
         raise ValueError(f"{target!r} is no program; write FILE or -m MODULE, and its arguments after it")
     scenario = Scenario(
         name=name_of(target, module=module),
-        trainer=Trainer(kind="script", target=target, module=module, args=arguments),
+        trainer=Trainer(
+            kind="script", target=target, form="module" if module else "file", args=[*map(escape, arguments)]
+        ),
         gpus=processes if on_gpus else None,
         processes=None if on_gpus else processes,
         hang_after_s=hang_after_s,

@@ -95,10 +95,11 @@ def _started(scenario: "Scenario") -> str:
 
     python = scenario.python or "python"
     trainer = scenario.trainer
-    if trainer.kind == "hf":
-        return f"{python}, the built-in trainer"
-    target = ["-m", trainer.target or ""] if trainer.module else [trainer.target or ""]
-    return shlex.join([python, *redact_argv([*target, *trainer.args])])
+    if trainer.kind != "script":
+        return f"{python}, {'the built-in trainer' if trainer.kind == 'hf' else 'tuning.sft_trainer of fms-hf-tuning'}"
+    target = [*(["-m"] if trainer.form == "module" else []), trainer.target or ""]
+    before = [] if trainer.form == "program" else [python]
+    return shlex.join([*before, *redact_argv([*target, *trainer.args])])
 
 
 def _model(scenario: "Scenario") -> str:

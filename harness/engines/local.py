@@ -22,7 +22,7 @@ from harness.journal import read_document
 from harness.probe.layout import JOB_ID, JobPaths
 from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
-from harness.scenario import Scenario
+from harness.scenario import Scenario, placeholders, resolved
 
 # `python -m torch.distributed.run`, but for two things.  The working directory is not in its sys.path: a `queue.py`
 # there is the target's.  And once a rank has died, the others have 5 s from SIGTERM to SIGKILL: torchrun closes them
@@ -45,15 +45,23 @@ _SWEEP_S = 10.0
 _WATCH_S = 5.0  # how often a waiting harness looks whether the supervisor has been stopped
 
 
-def command(scenario: Scenario, python: str, job: JobPaths) -> list[str]:
-    """The argv of a job: the staged probe with the scenario's target, under torchrun when there are several ranks."""
+def command(scenario: Scenario, python: str, job: JobPaths, prepared: Mapping[str, str]) -> list[str]:
+    """The argv of a job: the staged probe with the scenario's target, under torchrun when there are several ranks; the
+    target alone where it starts its ranks itself.
+
+    `prepared`: what the placeholders stand for that only the prepared case knows."""
     trainer = scenario.trainer
     if trainer.kind == "hf":
-        probe = start_command(job, BUILT_IN, module=True)
-    else:
-        assert trainer.target is not None  # the scenario's own check
-        probe = start_command(job, trainer.target, *trainer.args, module=trainer.module)
-    return [*launcher(python, scenario.world_size), *probe]
+        return [*launcher(python, scenario.world_size), *start_command(job, BUILT_IN, module=True)]
+    assert trainer.target is not None  # the scenario's own check
+    target = str(Path(python).parent / trainer.target) if trainer.form == "program" else trainer.target
+    arguments = placeholders.fill(trainer.args, placeholders.keys_of(resolved(scenario)) | dict(prepared))
+    module = trainer.form == "module"
+    if trainer.launcher == "harness":
+        return [*launcher(python, scenario.world_size), *start_command(job, target, *arguments, module=module)]
+    if trainer.form == "program":
+        return [target, *arguments]
+    return [python, "-u", *(["-m"] if module else []), target, *arguments]
 
 
 def launcher(python: str, world_size: int) -> list[str]:

@@ -354,7 +354,7 @@ _NETWORK = (
     _row(
         "user_error",
         "transformers 4.x-5.x: of a local folder, though it names the hub",
-        pattern=r"Repo id must be in the form|Incorrect path_or_model_id"
+        pattern=r"Repo id must (?:be in the form|use alphanumeric chars)|Incorrect path_or_model_id"
         r"|^\.{0,2}/\S* does not appear to have a file named",
         transient=False,
     ),

@@ -7,7 +7,19 @@ from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
 from harness.scenario.needs import absent, required_packages, unmet
-from harness.scenario.schema import Data, Diagnostics, Expect, Lengths, Method, Model, Needs, Scenario, Trainer, When
+from harness.scenario.schema import (
+    Data,
+    Diagnostics,
+    Expect,
+    Lengths,
+    Method,
+    Model,
+    Needs,
+    Scenario,
+    StackFiles,
+    Trainer,
+    When,
+)
 
 __all__ = [
     "MODELS",
@@ -22,6 +34,7 @@ __all__ = [
     "Needs",
     "Scenario",
     "Source",
+    "StackFiles",
     "Trainer",
     "When",
     "absent",

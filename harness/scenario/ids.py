@@ -48,11 +48,15 @@ WORDS = {
     "data.samples": "n",
     "data.seed": "dataseed",
     "expect.kind": "expect",
+    "data.format": "",
+    "data.file": "",
     "python": "",
+    "stack": "",
     "trainer": "",
     "trainer.kind": "",
     "trainer.target": "",
     "trainer.args": "",
+    "trainer.launcher": "",
 }
 _ORDER = {key: place for place, key in enumerate(WORDS)}
 _MODEL = ("model", "model.name", "model.path")
@@ -65,7 +69,7 @@ def case_id(scenario: Scenario, tokens: Mapping[str, str], label: str | None = N
 
     Name, model if it is an axis, method, batch size, sequence length, the other axes, label, number of processes.
     A script's method, batch size and sequence length are its own business: they stand there only as axes."""
-    built_in = scenario.trainer.kind == "hf"
+    built_in = scenario.trainer.kind != "script"
     parts = [scenario.name, *(tokens[key] for key in _MODEL if key in tokens)]
     for key, known in (
         ("method", scenario.method.kind),

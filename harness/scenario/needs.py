@@ -13,9 +13,12 @@ from harness.units import format_bytes
 
 def required_packages(scenario: Scenario) -> list[str]:
     """Requirement strings that the measured interpreter's packages must meet."""
-    required = ["torch"] if scenario.world_size > 1 else []  # its launcher starts the ranks
-    if scenario.trainer.kind == "hf":
+    trainer = scenario.trainer
+    required = ["torch"] if scenario.world_size > 1 and trainer.launcher == "harness" else []  # its launcher
+    if trainer.kind == "hf":
         required = ["torch", "transformers", "accelerate"] + (["peft"] if scenario.method.kind == "lora" else [])
+    elif trainer.kind == "fms":
+        required += ["fms-hf-tuning"]
     return list(dict.fromkeys([*required, *scenario.needs.packages]))
 
 
@@ -24,7 +27,7 @@ def absent(scenario: Scenario, base: Path) -> str | None:
 
     Relative paths, which a scenario file has made absolute, are those of a command line, from `base`."""
     trainer, model = scenario.trainer, scenario.model
-    if trainer.kind == "script" and trainer.target is not None and not trainer.module:
+    if trainer.kind == "script" and trainer.target is not None and trainer.form == "file":
         target = base / (trainer.cwd or ".") / trainer.target
         if not target.exists():
             return f"trainer.target: there is no file {target}"
@@ -34,7 +37,12 @@ def absent(scenario: Scenario, base: Path) -> str | None:
         return f"trainer.cwd: there is no folder {trainer.cwd}"
     if model is not None and model.path is not None and model.path.startswith("/") and not Path(model.path).is_dir():
         return f"model.path: there is no folder {model.path}"
-    return None
+    data = scenario.data
+    if data is not None and data.path is not None and data.path.startswith("/") and not Path(data.path).exists():
+        return f"data.path: there is no file or folder {data.path}"
+    files = [*scenario.stack.requirements, *scenario.stack.no_deps] if scenario.stack else []
+    missing = next((file for file in files if not Path(file).is_file()), None)
+    return f"stack: there is no file {missing}" if missing else None
 
 
 def unmet(

@@ -8,6 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from harness.record import Kind
+from harness.scenario import placeholders
 from harness.scenario.located import suggest
 
 # Above NCCL's own time-out for a collective operation (10 minutes), which says more, and below gloo's (30).
@@ -107,22 +108,27 @@ class Method(Frozen):
 
 
 class Trainer(Frozen):
-    """The target: the built-in Hugging Face trainer, or a program of the user's."""
+    """The target: the built-in Hugging Face trainer, fms-hf-tuning's, or a program of the user's."""
 
-    kind: Literal["hf", "script"] = "hf"
-    target: str | None = Field(default=None, min_length=1)  # absolute file path, or module name
-    module: bool = False
-    args: list[str] = []
+    kind: Literal["hf", "script", "fms"] = "hf"
+    target: str | None = Field(default=None, min_length=1)  # absolute file path, module name, or program's name
+    form: Literal["file", "module", "program"] = "file"  # program: in the folder of the stack's interpreter
+    args: list[str] = []  # with placeholders
     cwd: str | None = None  # absolute; None: where the harness was started
+    launcher: Literal["harness", "own"] = "harness"  # own: the target starts its ranks itself
+    options: dict[str, Any] = {}  # of fms: further arguments of its sft_trainer
 
     @model_validator(mode="after")
     def _target(self) -> Self:
         if self.kind == "script" and self.target is None:
             raise Refusal("script needs a target; write target: FILE or target: {module: NAME}")
-        if self.kind == "hf":
+        if self.kind != "script":
             given = [key for key in ("target", "args", "cwd") if getattr(self, key)]
+            given += ["launcher"] if self.launcher == "own" else []
             if given:
-                raise Refusal("belongs to script, not to hf; remove it, or write kind: script", given[0])
+                raise Refusal(f"belongs to script, not to {self.kind}; remove it, or write kind: script", given[0])
+        if self.options and self.kind != "fms":
+            raise Refusal(f"belongs to fms, not to {self.kind}; remove it", "options")
         return self
 
 
@@ -146,8 +152,11 @@ class Lengths(Frozen):
 
 
 class Data(Frozen):
-    """Synthetic data: made from the seed, never downloaded."""
+    """Synthetic data, made from the seed; for programs of the user's a file of it, or data that is there."""
 
+    format: Literal["text", "messages", "prompt_completion", "preference"] | None = None  # of a file's rows
+    file: Literal["jsonl", "parquet"] | None = None
+    path: str | None = Field(default=None, min_length=1)  # absolute file or folder, or hub id: instead of synthetic
     samples: int = Field(default=1024, ge=1, le=100_000_000)
     sequence_length: int = Field(default=512, ge=2, le=16_777_216)
     lengths: Literal["fixed"] | Lengths = "fixed"
@@ -162,6 +171,16 @@ class Data(Frozen):
             longest = value.get("sequence_length", cls.model_fields["sequence_length"].default)
             return value | {"lengths": value["lengths"] | {"max": longest}}
         return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.path is not None:
+            made = sorted(
+                self.model_fields_set - {"path"} - {key for key in ("format", "file") if not getattr(self, key)}
+            )
+            if made:
+                raise Refusal("describes synthetic data, and path: gives other data; remove one of them", made[0])
+        return self
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
@@ -242,6 +261,13 @@ class Until(Frozen):
         return self
 
 
+class StackFiles(Frozen):
+    """Requirement files from which an environment of its own is made."""
+
+    requirements: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)  # absolute paths
+    no_deps: list[Annotated[str, Field(min_length=1)]] = []  # installed last, without what they depend on
+
+
 class Diagnostics(Frozen):
     """What is kept for the search for a cause, at a cost."""
 
@@ -278,6 +304,7 @@ class Scenario(Frozen):
     expect: Expect | None = None
     retries: dict[str, Annotated[int, Field(ge=0, le=100)]] = {}  # kind of a transient verdict, or ANY: how often
     python: str | None = Field(default=None, min_length=1)  # interpreter; None: the harness's own
+    stack: StackFiles | None = None  # None: what the interpreter has
     env: dict[str, str] = {}
     time_limit_s: float | None = Field(default=None, gt=0)
     hang_after_s: Annotated[float, Field(gt=0)] | Literal["auto", "none"] = "auto"
@@ -319,12 +346,19 @@ class Scenario(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, value: Any) -> Any:
-        """The built-in trainer always has data and a batch size: what runs is told, not left to another's default."""
-        if not isinstance(value, dict) or _trainer_kind(value) != "hf":
+        """What runs is told, not left to another's default: batch size and data, and the form of a data file."""
+        if not isinstance(value, dict):
             return value
-        training = value.get("training")
+        kind = _trainer_kind(value)
         filled = dict(value)
-        filled["data"] = value["data"] if value.get("data") is not None else {}
+        if kind != "script":
+            filled["data"] = value["data"] if value.get("data") is not None else {}
+        data = filled.get("data")
+        if kind != "hf" and isinstance(data, dict) and data.get("path") is None:
+            filled["data"] = {"format": "text", "file": "jsonl"} | data
+        if kind == "script":
+            return filled
+        training = value.get("training")
         if training is None or isinstance(training, dict):
             filled["training"] = {"per_device_train_batch_size": DEFAULT_BATCH_SIZE} | (training or {})
         return filled
@@ -333,14 +367,14 @@ class Scenario(Frozen):
     def _fits_together(self) -> Self:
         if (self.gpus is None) == (self.processes is None):
             raise Refusal("needs exactly one of gpus: and processes: (on CPU); write one of them", "gpus")
-        if self.trainer.kind == "hf" and self.model is None:
+        if self.trainer.kind != "script" and self.model is None:
             raise Refusal("is missing; add model: NAME, such as model: llama-7b", "model")
-        if self.trainer.kind == "script":
-            for key, given in (("data", self.data), ("training", self.training)):
-                if given:
-                    raise Refusal("is not passed to a script; give it as trainer: {args: [...]}", key)
-            if self.until is not None:
-                raise Refusal("is for the built-in trainer: a script decides itself when it stops; remove it", "until")
+        if self.trainer.kind != "hf" and self.until is not None:
+            raise Refusal(
+                "is for the built-in trainer: other programs decide themselves when they stop; remove it", "until"
+            )
+        self._check_passed_on()
+        self._check_data()
         if self.on_gpu is False and self.needs.gpu_memory_bytes is not None:
             raise Refusal("needs gpus; remove it, or write gpus: N", "needs", "gpu_memory_bytes")
         self._check_training()
@@ -348,11 +382,51 @@ class Scenario(Frozen):
         self._check_retries()
         return self
 
+    def _check_passed_on(self) -> None:
+        """A script gets its arguments and nothing else: what it is to have must stand there."""
+        if self.trainer.kind != "script":
+            return
+        used = {name for argument in self.trainer.args for name in placeholders.names(argument)}
+        known = {*placeholders.keys_of(self.model_dump()), *placeholders.PREPARED}
+        for number, argument in enumerate(self.trainer.args):
+            for name in placeholders.names(argument):
+                needed = placeholders.PREPARED.get(name)
+                if name not in known:
+                    remedy = f"{suggest(name, sorted(known))}; {{{{{name}}}}} is the text itself"
+                    raise Refusal(
+                        f"{{{name}}} names no key that has a value here: {remedy}", "trainer", "args", str(number)
+                    )
+                if needed and getattr(self, needed) is None:
+                    problem = f"{{{name}}} needs {needed}: in the scenario; add it"
+                    raise Refusal(problem, "trainer", "args", str(number))
+        if self.data is not None and not used & {"data_file", "data_dir"}:
+            raise Refusal("is not passed to the script; write {data_file} among trainer: {args: [...]}", "data")
+        for key in self.training if placeholders.ALL_TRAINING not in used else ():
+            if f"training.{key}" not in used:
+                problem = (
+                    f"is not passed to the script; write {{training.{key}}}, or {{training}} for all, among its args"
+                )
+                raise Refusal(problem, "training", key)
+
+    def _check_data(self) -> None:
+        if self.data is None:
+            return
+        if self.trainer.kind == "hf":
+            given = [key for key in ("format", "file", "path") if getattr(self.data, key) is not None]
+            owner = "programs of your own; the built-in trainer makes its tokens itself"
+        else:
+            given = [
+                key for key, default in (("packing", "padded"), ("workers", 0)) if getattr(self.data, key) != default
+            ]
+            owner = "the built-in trainer; tell the program by its own arguments"
+        if given:
+            raise Refusal(f"is for {owner}", "data", given[0])
+
     def _check_training(self) -> None:
         if self.until is not None and "max_steps" in self.training:
             raise Refusal("stands beside measure.until, which has a max_steps; remove one", "training", "max_steps")
         for key, value in self.training.items():
-            if key in OWNED:
+            if key in OWNED and self.trainer.kind == "hf":
                 raise Refusal(f"is not for a scenario; {OWNED[key]}", "training", key)
             if key in _AT_LEAST_ONE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise Refusal(f"must be a whole number of at least 1, got {value!r}; correct it", "training", key)

@@ -16,7 +16,7 @@ from harness.scenario.schema import ANY, Scenario, Until
 from harness.units import parse_bytes, parse_seconds
 
 METHODS = ("full", "lora")
-TRAINERS = ("hf", "script")
+TRAINERS = ("hf", "script", "fms")
 
 TOP_LEVEL = {*Scenario.model_fields, "time_limit", "measure", "hang_after"} - {
     *("time_limit_s", "measure_steps", "hang_after_s", "peak_flops", "until"),
@@ -47,11 +47,13 @@ def lengthen(key: str, value: Any, line: int) -> Any:
         return _one(("path" if "/" in value or value.startswith(".") else "name"), value, line)
     if key == "expect" and isinstance(value, str):
         return _one("kind", value, line)
+    if key == "stack" and isinstance(value, str | YamlList):
+        return _one("requirements", value, line)
     if key == "method":
         return _kind_of(value, METHODS, line)
     if key == "trainer":
         value = _kind_of(value, TRAINERS, line)
-        if isinstance(value, YamlMap) and "kind" not in value and ("target" in value or "module" in value):
+        if isinstance(value, YamlMap) and "kind" not in value and {"target", "module", "program"} & value.keys():
             value = value.copy()
             value.put("kind", "script", line)
     return value
@@ -66,7 +68,9 @@ def lengthen_all(entry: YamlMap) -> YamlMap:
 
 def long_key(dotted: str) -> str:
     """`method.lora.rank` -> `method.rank`, as `{lora: {rank: 8}}` is `{kind: lora, rank: 8}`."""
-    return re.sub(r"^(method\.(full|lora)|trainer\.(hf|script))\.", lambda match: match[0].split(".")[0] + ".", dotted)
+    return re.sub(
+        r"^(method\.(full|lora)|trainer\.(hf|script|fms))\.", lambda match: match[0].split(".")[0] + ".", dotted
+    )
 
 
 def _one(key: str, value: Any, line: int) -> YamlMap:
@@ -134,6 +138,8 @@ def settle(scenario: YamlMap, folder: Path) -> YamlMap:
         ("needs", _settle_needs),
         ("expect", _settle_expect),
         ("trainer", _settle_trainer),
+        ("stack", _settle_stack),
+        ("data", _settle_data),
         ("model", _settle_model),
     ):
         if isinstance(made.get(key), YamlMap):
@@ -239,29 +245,58 @@ def _settle_size(mapping: YamlMap, key: str, prefix: str) -> None:
 
 
 def _settle_trainer(trainer: YamlMap, folder: Path) -> None:
+    """`target: FILE`, `target: -m MODULE`, `target: {module: NAME}` or `{program: NAME}`, the last two also bare."""
+    if "form" in trainer:
+        raise ScenarioError(trainer.lines["form"], "trainer.form", "unknown key; write target: {module: NAME}")
+    for form in ("module", "program"):
+        if form in trainer:
+            line, name = trainer.lines[form], trainer[form]
+            if "target" in trainer:
+                raise ScenarioError(line, f"trainer.{form}", "stands beside target; remove one")
+            trainer.drop(form)
+            trainer.put("target", _one(form, name, line), line)
     target = trainer.get("target")
     line = trainer.lines.get("target", trainer.line)
+    form = "file"
     if isinstance(target, YamlMap):
-        if list(target) != ["module"]:
-            raise ScenarioError(line, "trainer.target", "is a file path, or {module: NAME}; write one of them")
-        trainer.put("target", target["module"], line)
-        trainer.put("module", True, line)
-    elif isinstance(trainer.get("module"), str):
-        if target is not None:
-            raise ScenarioError(trainer.lines["module"], "trainer.module", "stands beside target; remove one")
-        line = trainer.lines["module"]
-        trainer.put("target", trainer["module"], line)
-        trainer.put("module", True, line)
-    elif "module" in trainer:
-        raise ScenarioError(trainer.lines["module"], "trainer.module", "must be a module's name; write it as text")
+        if list(target) not in (["module"], ["program"]):
+            problem = "is a file path, {module: NAME} or {program: NAME}; write one of them"
+            raise ScenarioError(line, "trainer.target", problem)
+        form, target = next(iter(target.items()))
+        if not isinstance(target, str):
+            raise ScenarioError(line, f"trainer.{form}", f"must be a {form}'s name; write it as text")
+        if form == "program" and "/" in target:
+            raise ScenarioError(line, "trainer.program", "is a name in the interpreter's folder; write target: FILE")
     elif isinstance(target, str) and re.match(r"-m\s", target):
-        trainer.put("target", target[2:].strip(), line)
-        trainer.put("module", True, line)
+        form, target = "module", target[2:].strip()
     elif isinstance(target, str):
-        trainer.put("target", _path(target, folder, always=True), line)
+        target = _path(target, folder, always=True)
+    if target is not None:
+        trainer.put("target", target, line)
+        trainer.put("form", form, line)
     if isinstance(trainer.get("args"), YamlList):
         trainer.put("args", _text_items(trainer["args"]), trainer.lines["args"])
     _rewrite(trainer, "cwd", "cwd", lambda value: _path(value, folder, always=True), "trainer.")
+
+
+def _settle_stack(stack: YamlMap, folder: Path) -> None:
+    for key in ("requirements", "no_deps"):
+        files = stack.get(key)
+        if isinstance(files, str):
+            line = stack.lines[key]
+            files = YamlList(line)
+            files.append(stack[key])
+            files.lines.append(line)
+        if isinstance(files, YamlList):
+            made = YamlList(files.line)
+            for value, line in zip(files, files.lines, strict=True):
+                made.append(_path(value, folder, always=True))
+                made.lines.append(line)
+            stack.put(key, made, stack.lines[key])
+
+
+def _settle_data(data: YamlMap, folder: Path) -> None:
+    _rewrite(data, "path", "path", lambda value: _path(value, folder, dotted_only=True), "data.")
 
 
 def _settle_model(model: YamlMap, folder: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_program_becomes_a_case(command: list[str], processes: int, on_gpus: b
     scenario = case.scenario
     assert (scenario.gpus, scenario.processes) == ((processes, None) if on_gpus else (None, processes))
     trainer = scenario.trainer
-    assert [*(["-m"] if trainer.module else []), trainer.target, *trainer.args] == command
+    assert [*(["-m"] if trainer.form == "module" else []), trainer.target, *trainer.args] == command
 
 
 def test_a_long_name_is_cut() -> None:

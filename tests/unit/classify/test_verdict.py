@@ -506,3 +506,26 @@ def test_a_job_that_ended_well_and_changed_nothing() -> None:
     assert verdict.reason == "rank 0: the gradient norm is 0 in all 6 steps"
     assert [fact.file for fact in verdict.evidence] == ["rank-0/events.jsonl", "end.json"]
     assert judge(evidence(FINE, idle, expects_steps=False)).kind is Kind.NONE
+
+
+def test_a_rank_that_left_without_a_word_is_no_passing_fault_of_the_network() -> None:
+    ends = rank(0, error=error("RuntimeError", PEER, t=10)), rank(1)
+    verdict = judge(evidence(BAD, *ends, rank_exits={1: 9}))
+    assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.NCCL, None, None)
+    assert verdict.reason.endswith("rank 1 ended with exit code 9 and told nothing")
+
+
+def test_of_a_loader_workers_traceback_the_end_is_told() -> None:
+    message = (
+        "Caught FileNotFoundError in DataLoader worker process 0.\n"
+        "Original Traceback (most recent call last):\n"
+        '  File "/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop\n'
+        "    data = fetcher.fetch(index)\n"
+        "           ^^^^^^^^^^^^^^^^^^^^\n"
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-7.bin'\n"
+    )
+    verdict = judge(evidence(BAD, rank(0, error=error("FileNotFoundError", message, t=10, part="data"))))
+    assert verdict.reason == (
+        "rank 0, step 3, data: FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0. "
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-7.bin'"
+    )

@@ -88,15 +88,15 @@ def test_one_process_is_started_directly(tmp_path: Path) -> None:
     job = JobPaths(tmp_path)
     probe = f"{tmp_path}/probe/harness_probe/__main__.py"
     start = ["/py", "-u", probe, str(tmp_path)]
-    assert command(scenario(), "/py", job) == [*start, "/x/train.py", "--lr", "1e-4"]
-    module = {"kind": "script", "target": "pkg.train", "module": True, "args": ["x"]}
-    assert command(scenario(trainer=module), "/py", job) == [*start, "-m", "pkg.train", "x"]
+    assert command(scenario(), "/py", job, {}) == [*start, "/x/train.py", "--lr", "1e-4"]
+    module = {"kind": "script", "target": "pkg.train", "form": "module", "args": ["x"]}
+    assert command(scenario(trainer=module), "/py", job, {}) == [*start, "-m", "pkg.train", "x"]
     built_in = scenario(trainer={"kind": "hf"}, model={"path": "hub/id"})
-    assert command(built_in, "/py", job) == [*start, "-m", "harness_probe.finetune"]
+    assert command(built_in, "/py", job, {}) == [*start, "-m", "harness_probe.finetune"]
 
 
 def test_several_ranks_are_started_by_torchrun(tmp_path: Path) -> None:
-    argv = command(scenario(processes=4), "/py", JobPaths(tmp_path))
+    argv = command(scenario(processes=4), "/py", JobPaths(tmp_path), {})
     assert argv[:4] == ["/py", "-c", TORCHRUN, "--standalone"]
     assert argv[argv.index("--nproc-per-node") + 1] == "4"
     assert argv[-4:] == [str(tmp_path), "/x/train.py", "--lr", "1e-4"]
@@ -267,7 +267,7 @@ def test_a_whole_job_of_one_process(tmp_path: Path) -> None:
     case = scenario()
     paths = JobPaths(tmp_path)
     put_probe(paths)
-    job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id")
+    job = make_job(tmp_path, command(case, sys.executable, paths, {}), job_id="the-id")
     with LocalJob.start(
         job, argv_of(job), environment(case, os.environ, paths, gpus=[], cpus=2, job_id="the-id")
     ) as running:
@@ -285,7 +285,7 @@ def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
     paths = JobPaths(tmp_path)
     put_probe(paths)
     (tmp_path / "queue.py").write_text("raise ImportError('the target's own module, not the launcher's')")
-    job = make_job(tmp_path, command(case, sys.executable, paths), job_id="the-id", cwd=str(tmp_path))
+    job = make_job(tmp_path, command(case, sys.executable, paths, {}), job_id="the-id", cwd=str(tmp_path))
     with LocalJob.start(
         job, argv_of(job), environment(case, os.environ, paths, gpus=[], cpus=2, job_id="the-id")
     ) as running:

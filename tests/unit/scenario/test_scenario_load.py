@@ -119,7 +119,7 @@ def test_the_resolved_scenario_is_json_and_reads_back(tmp_path: Path) -> None:
 def test_a_script_is_a_file_or_a_module(tmp_path: Path, trainer: str, target: str, module: bool) -> None:
     found = case(tmp_path, f"name: own\ntrainer: {trainer}\nprocesses: 2\n")
     assert found.scenario.trainer.target == target.replace("DIR", str(tmp_path))
-    assert found.scenario.trainer.module is module
+    assert (found.scenario.trainer.form == "module") is module
     assert (found.id, found.marks, found.scenario.data) == ("own-2proc", (), None)
 
 
@@ -228,9 +228,12 @@ scenarios:
         ),
         (
             "name: x\ntrainer: {target: a.py}\nprocesses: 1\ntraining: {max_steps: 1}\n",
-            "4: training: is not passed to a",
+            "4: training.max_steps: is not passed to the script",
         ),
-        ("name: x\ntrainer: {target: a.py}\nprocesses: 1\ndata: {samples: 1}\n", "4: data: is not passed to a script"),
+        (
+            "name: x\ntrainer: {target: a.py}\nprocesses: 1\ndata: {samples: 1}\n",
+            "4: data: is not passed to the script",
+        ),
         (GOOD + "training:\n  output_dir: x\n", "one.yaml:6: training.output_dir: is not for a scenario; the harness"),
         (GOOD + "training: {report_to: all}\n", "training.report_to: is not for a scenario"),
         (GOOD + "training: {per_device_train_batch_size: 0}\n", "size: must be a whole number of at least 1, got 0"),

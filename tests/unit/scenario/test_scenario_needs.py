@@ -85,7 +85,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
     (tmp_path / "train.py").touch()
     assert absent(script(target="train.py"), tmp_path) is None
-    assert absent(script(target="pkg.train", module=True), tmp_path) is None
+    assert absent(script(target="pkg.train", form="module"), tmp_path) is None
     assert absent(script(target="nosuch.py"), tmp_path) == f"trainer.target: there is no file {tmp_path}/nosuch.py"
     assert "no __main__.py" in str(absent(script(target=str(tmp_path)), tmp_path))
     assert "trainer.cwd" in str(absent(script(target=f"{tmp_path}/train.py", cwd="/no/such"), tmp_path))

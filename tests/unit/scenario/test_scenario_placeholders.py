@@ -1,0 +1,123 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.scenario import BadScenario, Case, load_scenarios
+from harness.scenario.placeholders import escape, fill, keys_of, names
+
+VALUES = {
+    "output_dir": "/out dir",
+    "training": {"bf16": False, "learning_rate": 1e-5, "fsdp": ["full_shard", "auto_wrap"], "report_to": "none"},
+    "training.bf16": False,
+    "training.learning_rate": 1e-5,
+    "training.fsdp": ["full_shard", "auto_wrap"],
+    "training.kwargs": {"use_reentrant": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "filled"),
+    [
+        pytest.param(["--out={output_dir}/x"], ["--out=/out dir/x"], id="inside"),
+        pytest.param(["--bf16", "{training.bf16}"], ["--bf16", "false"], id="false-is-written-out"),
+        pytest.param(["{training.learning_rate}"], ["1e-05"], id="number"),
+        pytest.param(["{training.fsdp}"], ["full_shard", "auto_wrap"], id="list-alone"),
+        pytest.param(["--fsdp={training.fsdp}"], ['--fsdp=["full_shard", "auto_wrap"]'], id="list-inside"),
+        pytest.param(["{training.kwargs}"], ['{"use_reentrant": true}'], id="mapping"),
+        pytest.param(
+            ["{training}"],
+            ["--bf16", "false", "--learning_rate", "1e-05", "--fsdp", "full_shard", "auto_wrap", "--report_to", "none"],
+            id="all-of-training",
+        ),
+        pytest.param(['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], ['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], id="json"),
+        pytest.param(["{{output_dir}}"], ["{output_dir}"], id="doubled-is-the-text"),
+    ],
+)
+def test_arguments_are_filled(arguments: list[str], filled: list[str]) -> None:
+    assert fill(arguments, VALUES) == filled
+
+
+@pytest.mark.parametrize("text", ["{x}", "{{x}}", "{{{x}}}", 'a{"b": {c}}', "}{", "{a.b}{c}", "{{a}} {b}"])
+def test_an_escaped_text_is_filled_to_itself(text: str) -> None:
+    assert fill([escape(text)], {}) == [text]
+    assert names(escape(text)) == []
+
+
+def test_keys_without_a_value_and_variables_are_no_placeholders() -> None:
+    scenario = {"name": "x", "env": {"HF_TOKEN": "s"}, "model": {"path": None, "dtype": "float32"}, "data": None}
+    assert keys_of(scenario) == {
+        "name": "x",
+        "model": {"path": None, "dtype": "float32"},
+        "model.dtype": "float32",
+    }
+
+
+SCRIPT = "name: x\nprocesses: 1\ntrainer: {target: a.py, args: [%s]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(SCRIPT % '"{modle_dir}"', "3: trainer.args.0: {modle_dir} names no key", id="unknown"),
+        pytest.param(SCRIPT % '"{model_dir}"', "{model_dir} needs model: in the scenario", id="no-model"),
+        pytest.param(SCRIPT % '"{data_file}"', "{data_file} needs data: in the scenario", id="no-data"),
+        pytest.param(SCRIPT % "" + "data: {samples: 4}\n", "4: data: is not passed to the script", id="data-unused"),
+        pytest.param(
+            SCRIPT % '"{training.seed}"' + "training: {seed: 1, bf16: true}\n",
+            "4: training.bf16: is not passed to the script",
+            id="training-unused",
+        ),
+        pytest.param(
+            SCRIPT % '"{data_file}"' + "data: {workers: 2}\n", "data.workers: is for the built-in trainer", id="workers"
+        ),
+        pytest.param(
+            SCRIPT % '"{data_file}"' + "data: {path: ./d, samples: 2}\n",
+            "data.samples: describes synthetic data",
+            id="path-and-samples",
+        ),
+        pytest.param(
+            "name: x\nprocesses: 1\nmodel: tiny-llama\ndata: {format: text}\n",
+            "data.format: is for programs of your own",
+            id="built-in",
+        ),
+        pytest.param(
+            "name: x\nprocesses: 1\nmodel: tiny-llama\ntrainer: {kind: hf, launcher: own}\n",
+            "trainer.launcher: belongs to script, not to hf",
+            id="launcher",
+        ),
+    ],
+)
+def test_what_a_script_would_not_see_is_an_error(text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    [found] = load_scenarios(tmp_path)
+    assert isinstance(found, BadScenario)
+    assert error in found.error
+
+
+def test_a_script_with_everything_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        json.dumps(
+            {
+                "name": "x",
+                "gpus": 2,
+                "model": "tiny-llama",
+                "training": {"max_steps": 3},
+                "data": {"samples": 8, "format": "messages"},
+                "stack": "reqs.txt",
+                "trainer": {
+                    "program": "trl",
+                    "launcher": "own",
+                    "args": ["sft", "{model_dir}", "{data_file}", "{training}", "{processes}", "{case_id}"],
+                },
+            }
+        )
+    )
+    [found] = load_scenarios(tmp_path)
+    assert isinstance(found, Case), found
+    trainer, stack = found.scenario.trainer, found.scenario.stack
+    assert (trainer.target, trainer.form, trainer.launcher) == ("trl", "program", "own")
+    assert stack is not None
+    assert stack.requirements == [str(tmp_path / "reqs.txt")]
+    assert found.scenario.data is not None
+    assert (found.scenario.data.format, found.scenario.data.file) == ("messages", "jsonl")
