@@ -64,7 +64,7 @@ def _telemetry(job: JobPaths, ranks: Sequence[RankJournal], measured: Measuremen
 
 
 def _wall(attempt: Attempt) -> metrics.Wall:
-    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s)
+    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s, attempt.assets_s)
 
 
 def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJournal]) -> dict[str, str]:

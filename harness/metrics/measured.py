@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.journal import Event, RankJournal
+from harness.metrics.arguments import differing_arguments
 from harness.metrics.memory import describe_memory, retries_in_steady
 from harness.metrics.parts import Part
 from harness.metrics.phases import Wall, describe_phases
@@ -100,6 +101,7 @@ def _flags(
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
     flags["model_disagrees"] = disagreements(values["built"], scenario)
+    flags["arguments_differ"] = differing_arguments(ranks, scenario)
     flags |= describe_ranks_in_step(ranks)
     return {name: text for name, text in flags.items() if text}
 

@@ -91,6 +91,13 @@ EVENTS: dict[str, dict[str, str]] = {
         "fed the same batches; null where nobody tells",
         "data_ranks": "number of such shares",
     },
+    "arguments": {
+        "segment": "segment whose Trainer has them; nothing is written where the scenario names no training arguments",
+        "got": "of the training arguments that the scenario names, those that the program had, by name: text, numbers, "
+        "true, false, null, lists and mappings of them; secrets redacted",
+        "unknown": "names that the program's arguments do not have",
+        "opaque": "names whose values are other objects, which cannot be compared",
+    },
     "step": {
         "step": "global step that ended, from 1",
         "segment": "segment it belongs to",

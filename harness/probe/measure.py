@@ -9,6 +9,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
+from .arguments import parsed_arguments
 from .checksum import combined, tensor_sums
 from .dump import Dumps
 from .errors import (
@@ -192,6 +193,10 @@ class Meter:
             data_rank=data_rank,
             data_ranks=data_ranks,
         )
+        with self.guard("arguments"):
+            arguments = parsed_arguments(self.job, args, self.secrets)
+            if arguments is not None:
+                self._write("arguments", segment=self._segment, **arguments)
         with self.guard("parameters"):
             self._first_sums = None
             self._first_sums = tensor_sums(model)
