@@ -83,6 +83,15 @@ class Lease(Frozen):
     wait_s: float
 
 
+class Asset(Frozen):
+    """A model or data that was given to the program as a path."""
+
+    path: str
+    source: Literal["made", "local", "hub"]
+    sha256: str | None  # made: of all that it follows from; a local file: of its contents; else null
+    revision: str | None = None  # hub: the commit
+
+
 class Attempt(Frozen):
     """One launch of the case."""
 
@@ -91,6 +100,7 @@ class Attempt(Frozen):
     started: float  # seconds since the epoch
     ended: float | None = None
     lease: Lease
+    assets_s: float | None = None  # making or fetching model and data, before the lease; None: nothing was to
     probe_sha256: str | None = None  # of the probe that ran, which lies in the attempt's folder
     end: dict[str, Any] | None = None  # end.json as the supervisor wrote it; None: it never did
     verdict: Verdict | None = None
@@ -263,6 +273,7 @@ class Record(Frozen):
     verdict: Verdict | None = None  # the last attempt's; None while running
     measurements: Measurements | None = None
     telemetry: Telemetry | None = None  # what the sampler saw of GPUs, host and container; None before schema_version 2
+    assets: dict[str, Asset] = {}  # model and data of the last attempt that lie on disk, where the program reads such
     aim: dict[str, Any] | None = None  # what reached Aim, as the forwarder says; None: nothing was to
     artifacts: dict[str, str] = Field(default_factory=dict)  # name -> path relative to the record's folder
     tail: str = ""  # end of the log of the rank the verdict names, secrets redacted

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.assets import NOTHING, Assets
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.machine import Machine
 from harness.attempt.settings import Settings
@@ -80,6 +81,7 @@ def prepare(
     holding: Holding,
     gpus: tuple[Gpu, ...],
     labels: Mapping[str, str],
+    given: Assets = NOTHING,
 ) -> Job:
     """Make the job directory: folders, the staged probe, job.json."""
     number = 1 + max(attempts(case_dir), default=0)
@@ -97,12 +99,16 @@ def prepare(
         cpus=max(1, cpus),
         job_id=job_id,
         torch=stack.packages.get("torch"),
+        offline=given.offline,
     )
     hang_after_s, hang_after_scales = case.scenario.silence_allowed()
     prepared = {"case_id": case.id, "output_dir": str(paths.outputs), "processes": str(case.scenario.world_size)}
+    prepared |= given.values
     command = local.command(case.scenario, stack.executable, paths, prepared)
     job = Job(number, paths, holding, gpus, command, environ, probe_sha256)
     scenario = resolved(case.scenario)
+    if case.scenario.trainer.kind == "hf" and "model_dir" in given.values:
+        scenario["model"]["path"] = given.values["model_dir"]  # what one process has fetched, for all ranks
     document = {
         "schema": JOB_SCHEMA,
         "job_id": job_id,

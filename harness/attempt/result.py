@@ -82,7 +82,7 @@ def _ranks_by_gpu(ranks: Sequence[RankJournal]) -> dict[str, list[int]]:
 
 def _wall(attempt: Attempt, job: JobPaths) -> metrics.Wall:
     begun = (event["t"] for _, event in read_events(job.supervisor_journal()) if event["e"] == "command_started")
-    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s, next(begun, None))
+    return metrics.Wall(attempt.started, attempt.ended, attempt.lease.wait_s, next(begun, None), attempt.assets_s)
 
 
 def _labels(job: JobPaths, launched: Mapping[str, str], ranks: Sequence[RankJournal]) -> dict[str, str]:

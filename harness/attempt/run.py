@@ -1,18 +1,20 @@
-"""The order of a case's stages: check, lease, prepare, launch, read, judge; and again where it may be retried."""
+"""The order of a case's stages: check, make or fetch what it reads, lease, prepare, launch, read, judge; and again
+where it may be retried."""
 
 import errno
+import os
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from harness import environment
+from harness import assets, environment
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.job import Job, prepare, refuse
 from harness.attempt.machine import Machine, examined, leased, stack_of
 from harness.attempt.outstanding import Outstanding
-from harness.attempt.result import finish
+from harness.attempt.result import finish, redacted
 from harness.attempt.retries import is_retried, retry_wait_s
 from harness.attempt.settings import Settings
 from harness.engines import local
@@ -20,7 +22,7 @@ from harness.environment import Stack
 from harness.forward.start import Forwarder
 from harness.leases import BusyError
 from harness.probe.layout import JobPaths
-from harness.probe.redact import redact_argv, redact_tree
+from harness.probe.redact import redact, redact_argv, redact_tree
 from harness.record import Attempt, Kind, Record, Verdict, read_record, write_record
 from harness.scenario import Case, expected_kind
 from harness.units import format_seconds
@@ -83,9 +85,11 @@ def run_case(
 def _pause(record: Record, wait_s: float, case_dir: Path, on_wait: Callable[[str], None] | None) -> None:
     """Wait for the next attempt; nothing is leased meanwhile, and the record is that of a case that still runs."""
     assert record.verdict is not None
-    verdict, number = record.verdict, record.attempts[-1].number
+    verdict = record.verdict
     _save(record.model_copy(update={"state": "running", "verdict": None}), case_dir)
-    said = f"attempt {number} ended: {verdict.kind}: {verdict.reason}"
+    launched = bool(record.attempts) and record.attempts[-1].verdict is verdict
+    ended = f"attempt {record.attempts[-1].number} ended" if launched else "not launched"
+    said = f"{ended}: {verdict.kind}: {verdict.reason}"
     _tell(on_wait, f"{said}; the next one in {format_seconds(wait_s)}")
     time.sleep(wait_s)
 
@@ -115,12 +119,18 @@ def _run(
     case_dir.mkdir(parents=True, exist_ok=True)
     refusal = refuse(case, settings, stack, case_dir)
     if refusal is not None:
-        return _save(draft.model_copy(update={"state": "finished", "verdict": refusal}), case_dir)
+        return _save(_refused(draft, refusal), case_dir)
+    try:
+        given = _given(case, settings, stack, on_wait)
+    except assets.AssetsError as error:
+        secrets = secrets_of(case)
+        refused = _refused(draft, redacted(error.verdict, secrets), redact(error.tail, secrets))
+        return _save(refused, case_dir)
     outstanding = settings.outstanding or Outstanding()
     interruption: BaseException | None = None
     with leased(case, settings, machine, on_wait) as (holding, gpus):
-        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels)
-        record = _save(_launched(case, draft, job), case_dir)
+        job = prepare(case, settings, machine, stack, case_dir, holding, gpus, draft.labels, given)
+        record = _save(_launched(case, draft, job, given), case_dir)
         forwarder = Forwarder.start(job.paths, settings.aim) if settings.aim else None
         try:
             launch(job, on_start)
@@ -193,13 +203,30 @@ def _draft(
     )
 
 
-def _launched(case: Case, draft: Record, job: Job) -> Record:
+def _given(case: Case, settings: Settings, stack: Stack, on_wait: Callable[[str], None] | None) -> assets.Assets:
+    """Model and data that the program reads from disk.  Raises AssetsError."""
+    return assets.prepare(
+        case.scenario,
+        stack.executable,
+        stack.packages,
+        {**os.environ, **case.scenario.env},
+        limit_s=case.scenario.time_limit_within(settings.time_limit_s),
+        on_wait=on_wait,
+    )
+
+
+def _refused(draft: Record, verdict: Verdict, tail: str = "") -> Record:
+    return draft.model_copy(update={"state": "finished", "verdict": verdict, "tail": tail})
+
+
+def _launched(case: Case, draft: Record, job: Job, given: assets.Assets) -> Record:
     """The record of a case whose job is about to start."""
     launched = Attempt(
         number=job.number,
         directory=job.paths.root.name,
         started=time.time(),
         lease=job.lease,
+        assets_s=given.seconds,
         probe_sha256=job.probe_sha256,
     )
     return draft.model_copy(
@@ -207,6 +234,7 @@ def _launched(case: Case, draft: Record, job: Job) -> Record:
             "attempts": [*draft.attempts, launched],
             "expected": expected_kind(case.scenario.expect, [(gpu.name, gpu.memory_bytes) for gpu in job.gpus]),
             "command": redact_argv(job.command, secrets_of(case)),
+            "assets": dict(given.used),
             "environment": draft.environment | {"variables": environment.describe_variables(job.environ)},
         }
     )

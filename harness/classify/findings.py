@@ -118,6 +118,12 @@ def find_unfinished(evidence: JobEvidence) -> Finding | None:
     return None
 
 
+def find_in(error: Event) -> Finding | None:
+    """What an exception tells that belongs to no rank; None where it is none (Ctrl-C)."""
+    finding = _of_event(RankJournal(0, (), None), {"t": 0.0, **error}, "", None)
+    return None if finding is None else replace(finding, rank=None, t=None)
+
+
 # --- the probe's journals
 
 

@@ -82,16 +82,20 @@ def environment(
     cpus: int,
     job_id: str,
     torch: str | None = None,
+    offline: bool = False,
 ) -> dict[str, str]:
     """The environment of a job; the scenario's own `env` has the last word, except over the job's id.
 
     `gpus` are UUIDs: they mean the same whatever CUDA_DEVICE_ORDER says.  `cpus` are all of the job's.  `torch` is the
-    version of the stack, as far as it is known."""
+    version of the stack, as far as it is known.  `offline`: model and data were fetched, the ranks are not to ask a
+    hub."""
     environ = {name: value for name, value in base_environ.items() if not _LEAKED.fullmatch(name)}
     environ |= diagnostics.variables(job, environ | dict(scenario.env), torch)
     environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one node; by default gloo, too, wants the host's name resolved
     environ["OMP_NUM_THREADS"] = str(max(1, cpus // scenario.world_size))
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    if offline:
+        environ["HF_HUB_OFFLINE"] = "1"
     return environ | dict(scenario.env) | {JOB_ID: job_id}
 
 

@@ -265,12 +265,16 @@ FIGURES: dict[str, Figure] = {
         "never sampled, or not permitted",
     ),
     "wall_s": Figure(
-        "s", JOB, "wait for the lease + the attempt's end - its start", "record", "the attempt's end is not known"
+        "s",
+        JOB,
+        "making or fetching model and data + wait for the lease + the attempt's end - its start",
+        "record",
+        "the attempt's end is not known",
     ),
     "phases_s": Figure(
         "s by phase",
         JOB,
-        "lease, queue, launch, the phases of rank 0, shutdown, other; they add up to `wall_s`; see [below](#phases)",
+        "assets, lease, queue, launch, phases of rank 0, shutdown, other; they add up to `wall_s`: [below](#phases)",
         "record, `phase`",
         "never null; a phase is null where it would be negative",
     ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.journal import Event, RankJournal
+from harness.metrics.arguments import differing_arguments
 from harness.metrics.compiling import describe_compiling
 from harness.metrics.memory import describe_memory, retries_in_steady
 from harness.metrics.parts import Part
@@ -124,6 +125,7 @@ def _flags(
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
     flags["model_disagrees"] = disagreements(values["built"], scenario)
     flags["interval_not_reached"] = not_reached(ranks[0], scenario)
+    flags["arguments_differ"] = differing_arguments(ranks, scenario)
     flags |= describe_ranks_in_step(ranks, values["ranks_agree"])
     return {name: text for name, text in flags.items() if text}
 

@@ -9,20 +9,23 @@ from harness.metrics.parts import Part
 
 @dataclass(frozen=True)
 class Wall:
-    """When an attempt was; seconds since the epoch.  `lease_wait_s` came before `started`."""
+    """When an attempt was; seconds since the epoch.  `assets_s` and `lease_wait_s` came before `started`."""
 
     started: float | None = None
     ended: float | None = None
     lease_wait_s: float | None = None
     command_started: float | None = None  # out of the engine's queue; None: nobody told
+    assets_s: float | None = None  # None: nothing was to make or fetch
 
 
 def describe_phases(rank: RankJournal, wall: Wall) -> Part:
-    """`lease`, `queue` and `launch` before the rank's process, its own phases, `shutdown` after its end, and `other`.
+    """`assets`, `lease`, `queue`, `launch` before rank 0's process, its own phases, `shutdown` after its end, `other`.
 
     A phase that would be negative (a clock was set meanwhile) is null, and so is what follows from it."""
     part = Part()
     spans: dict[str, float | None] = {}
+    if wall.assets_s is not None:
+        spans["assets"] = wall.assets_s
     if wall.lease_wait_s is not None:
         spans["lease"] = wall.lease_wait_s
     began = _began(rank)
@@ -38,7 +41,7 @@ def describe_phases(rank: RankJournal, wall: Wall) -> Part:
         _add(part, spans, "shutdown", end["t"], wall.ended)
     total = None
     if wall.started is not None and wall.ended is not None:
-        total = wall.ended - wall.started + (wall.lease_wait_s or 0.0)
+        total = wall.ended - wall.started + (wall.lease_wait_s or 0.0) + (wall.assets_s or 0.0)
         known = [seconds for seconds in spans.values() if seconds is not None]
         rest = total - sum(known)
         if len(known) < len(spans):

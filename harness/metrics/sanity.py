@@ -100,7 +100,11 @@ def _withdraw(rates: Part, counts: Counts, counters: Sequence[str], why: str) ->
 
 
 def _tokens_in_data(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -> int | None:
-    """At most so many tokens are in the passes that were made over synthetic data."""
+    """At most so many tokens are in the passes that the built-in target made over its synthetic data.
+
+    Other programs add tokens of their own (the end of a text), or read other data."""
+    if (scenario.get("trainer") or {}).get("kind", "hf") != "hf":
+        return None
     data, steps = scenario.get("data"), ranks[0].of("step")
     epochs = number(steps[-1].get("epoch")) if steps else None
     segment = ranks[0].last("segment") or {}

@@ -1,7 +1,7 @@
 """The built-in target `hf`: a plain HF Trainer program made from a scenario, run as `-m harness_probe.finetune`.
 
 Random weights from a model's shape, made on the device they train on; synthetic tokens; full fine-tuning or LoRA.
-Nothing is fetched from a hub unless the scenario names a hub id."""
+What a hub id names has been fetched before: the job's scenario holds its folder."""
 
 import atexit
 import json

@@ -93,6 +93,13 @@ EVENTS: dict[str, dict[str, str]] = {
         "data_ranks": "number of such shares",
         "split_reason": "why a part of its steps, other than the wait for data, is null; null when none is",
     },
+    "arguments": {
+        "segment": "segment whose Trainer has them; nothing is written where the scenario names no training arguments",
+        "got": "of the training arguments that the scenario names, those that the program had, by name: text, numbers, "
+        "true, false, null, lists and mappings of them; secrets redacted",
+        "unknown": "names that the program's arguments do not have",
+        "opaque": "names whose values are other objects, which cannot be compared",
+    },
     "step": {
         "step": "global step that ended, from 1",
         "segment": "segment it belongs to",

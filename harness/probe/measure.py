@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from .arguments import parsed_arguments
 from .compiling import describe_compiling
 from .described import DescribedModel
 from .dump import Dumps
@@ -200,6 +201,10 @@ class Meter:
             data_ranks=data_ranks,
             split_reason=no_split,
         )
+        with self.guard("arguments"):
+            arguments = parsed_arguments(self.job, args, self.secrets)
+            if arguments is not None:
+                self.write("arguments", segment=self._segment, **arguments)
         self._described.begins(model, self._segment, state.global_step)
         self.mark("first_step")
         self._last_end = time.monotonic()

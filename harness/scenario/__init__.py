@@ -6,7 +6,7 @@ from harness.scenario.arguments import check_training
 from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
-from harness.scenario.needs import absent, required_packages, unmet
+from harness.scenario.needs import absent, is_hub_id, reads, required_packages, unmet
 from harness.scenario.schema import (
     Data,
     Diagnostics,
@@ -40,8 +40,10 @@ __all__ = [
     "absent",
     "check_training",
     "expected_kind",
+    "is_hub_id",
     "load_scenarios",
     "parameter_count",
+    "reads",
     "required_packages",
     "resolved",
     "unmet",

@@ -21,7 +21,7 @@ MODELS: dict[str, Model] = {
     "tiny-llama": Model(
         shape={
             "model_type": "llama",
-            "vocab_size": 256,
+            "vocab_size": 512,  # as many tokens as the tokenizer beside its checkpoints has
             "hidden_size": 64,
             "intermediate_size": 128,
             "num_hidden_layers": 2,
@@ -29,7 +29,7 @@ MODELS: dict[str, Model] = {
             "num_key_value_heads": 4,
             "max_position_embeddings": 2048,
         },
-        parameters=115_008,
+        parameters=147_776,
         keywords=(),
     ),
     "llama-7b": Model(  # meta-llama/Llama-2-7b-hf, config.json

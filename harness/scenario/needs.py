@@ -7,6 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from harness.scenario import placeholders
 from harness.scenario.schema import Scenario
 from harness.units import format_bytes
 
@@ -19,7 +20,39 @@ def required_packages(scenario: Scenario) -> list[str]:
         required = ["torch", "transformers", "accelerate"] + (["peft"] if scenario.method.kind == "lora" else [])
     elif trainer.kind == "fms":
         required += ["fms-hf-tuning"]
+    required += _makers(scenario)
     return list(dict.fromkeys([*required, *scenario.needs.packages]))
+
+
+def reads(scenario: Scenario) -> set[str]:
+    """The placeholders among `model_dir` and `data_file` that the program is given: what must lie on disk for it."""
+    kind, model = scenario.trainer.kind, scenario.model
+    if kind == "hf":  # makes its own model and data, but all of its ranks would fetch from a hub
+        return {"model_dir"} if model is not None and is_hub_id(model.path) else set()
+    if kind == "fms":
+        return {"model_dir", "data_file"}
+    used = {name for argument in scenario.trainer.args for name in placeholders.names(argument)}
+    return (used | {"data_file"} if "data_dir" in used else used) & {"model_dir", "data_file"}
+
+
+def is_hub_id(path: str | None) -> bool:
+    """Whether a `path` of a model or of data names a repository; what lies on this machine has an absolute path."""
+    return path is not None and not path.startswith("/")
+
+
+def _makers(scenario: Scenario) -> list[str]:
+    """Packages that make or fetch what a program reads from disk; transformers brings them for the built-in trainer."""
+    if scenario.trainer.kind == "hf":
+        return []
+    wanted = reads(scenario)
+    model = scenario.model if "model_dir" in wanted else None
+    data = scenario.data if "data_file" in wanted else None
+    needed = ["torch", "transformers"] if model is not None and model.shape is not None else []
+    if data is not None and data.path is None and data.file == "parquet":
+        needed.append("pyarrow")
+    if any(source is not None and is_hub_id(source.path) for source in (model, data)):
+        needed.append("huggingface-hub")
+    return needed
 
 
 def absent(scenario: Scenario, base: Path) -> str | None:
@@ -35,10 +68,10 @@ def absent(scenario: Scenario, base: Path) -> str | None:
             return f"trainer.target: the folder {target} has no __main__.py"
     if trainer.cwd is not None and not (base / trainer.cwd).is_dir():
         return f"trainer.cwd: there is no folder {trainer.cwd}"
-    if model is not None and model.path is not None and model.path.startswith("/") and not Path(model.path).is_dir():
+    if model is not None and model.path is not None and not is_hub_id(model.path) and not Path(model.path).is_dir():
         return f"model.path: there is no folder {model.path}"
     data = scenario.data
-    if data is not None and data.path is not None and data.path.startswith("/") and not Path(data.path).exists():
+    if data is not None and data.path is not None and not is_hub_id(data.path) and not Path(data.path).exists():
         return f"data.path: there is no file or folder {data.path}"
     files = [*scenario.stack.requirements, *scenario.stack.no_deps] if scenario.stack else []
     missing = next((file for file in files if not Path(file).is_file()), None)

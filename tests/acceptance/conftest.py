@@ -32,9 +32,11 @@ class Bench:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The surroundings of the run: own locks, so that tests do not wait for a benchmark on the same machine."""
+        """The surroundings of the run: own locks, so that tests do not wait for a benchmark on the same machine, and an
+        own cache."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_CORE"))}
-        return clean | {"HARNESS_LOCK_DIR": str(self.root / "locks"), "HF_HUB_OFFLINE": "1"}
+        own = {"HARNESS_LOCK_DIR": str(self.root / "locks"), "HARNESS_CACHE": str(self.root / "cache")}
+        return clean | own | {"HF_HUB_OFFLINE": "1"}
 
     def command(self, *arguments: str) -> list[str]:
         plain = ["-p", "no:cacheprovider", "test_bench.py", *without_aim(arguments)]
@@ -128,6 +130,7 @@ class Pod:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_CORE"))}
         told = {
             "HARNESS_LOCK_DIR": str(self.root / "locks"),
+            "HARNESS_CACHE": str(self.root / "cache"),
             "HF_HUB_OFFLINE": "1",
             "TERMINATION_LOG_FILE": str(self.log),
             "CUDA_VISIBLE_DEVICES": "",

@@ -148,7 +148,7 @@ def accelerate_loop() -> None:
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(7)
     model = llama()
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=2, collate_fn=collate)  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=2, collate_fn=collate)
     model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
     losses = []
     for _, batch in zip(range(6), loader, strict=False):

@@ -136,6 +136,14 @@ def test_the_environment_of_a_job(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("env, said", [({}, "1"), ({"HF_HUB_OFFLINE": "0"}, "0")])
+def test_a_job_whose_model_was_fetched_asks_no_hub(tmp_path: Path, env: dict[str, str], said: str) -> None:
+    job = JobPaths(tmp_path)
+    fetched = environment(scenario(env=env), {}, job, gpus=[], cpus=1, job_id="id", offline=True)
+    assert fetched["HF_HUB_OFFLINE"] == said
+    assert environment(scenario(), {}, job, gpus=[], cpus=1, job_id="id").get("HF_HUB_OFFLINE") is None
+
+
 def test_the_scenario_has_the_last_word_over_its_environment(tmp_path: Path) -> None:
     job = JobPaths(tmp_path)
     wanted = {"OMP_NUM_THREADS": "7", "NCCL_DEBUG": "INFO"}

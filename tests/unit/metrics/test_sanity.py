@@ -211,6 +211,14 @@ def test_more_tokens_than_the_data_holds(epoch: float | None, possible: bool) ->
         assert measured.reasons["mfu"] == why
 
 
+@pytest.mark.parametrize("kind", ["script", "fms"])
+def test_a_program_that_adds_tokens_to_the_data_keeps_its_rates(kind: str) -> None:
+    recorded = journal()
+    for each in recorded.of("step"):
+        each["epoch"] = 0.5 * each["step"] / 20
+    assert measure(recorded, scenario={**DATA, "trainer": {"kind": kind}}).non_pad_tokens_per_s is not None
+
+
 def test_more_tokens_than_slots() -> None:
     measured = measure(journal(count={"non_pad": 200}))
     assert measured.non_pad_tokens_per_s is None

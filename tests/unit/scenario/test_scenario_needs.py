@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from harness.scenario import Method, Model, Needs, Scenario, Trainer, absent, required_packages, unmet
+from harness.scenario import (
+    Data,
+    Method,
+    Model,
+    Needs,
+    Scenario,
+    Trainer,
+    absent,
+    reads,
+    required_packages,
+    unmet,
+)
 
 GIB = 2**30
 STACK = {"torch": "2.13.0+cpu", "Transformers": "5.24.0", "accelerate": "1.15.0", "PEFT": "0.21.2"}
@@ -27,6 +38,41 @@ def test_packages_of_the_built_in_trainer_and_of_the_scenario() -> None:
     assert required_packages(LORA) == ["torch", "transformers", "accelerate", "peft"]
     assert required_packages(needing("trl>=1", "trl>=1")) == ["trl>=1"]
     assert required_packages(needing("trl>=1").model_copy(update={"processes": 2})) == ["torch", "trl>=1"]
+
+
+MODEL, FILE = "model_dir", "data_file"
+SHAPE = Model(shape={"model_type": "llama"})
+HF, FMS, HUB = {"kind": "hf"}, {"kind": "fms"}, "huggingface-hub"
+TRAINERS = ["torch", "transformers", "accelerate"]
+
+
+def passing(*args: str) -> dict[str, Any]:
+    return {"kind": "script", "target": "/x.py", "args": list(args)}
+
+
+@pytest.mark.parametrize(
+    "trainer, model, data, read, packages",
+    [
+        pytest.param(HF, SHAPE, None, set(), TRAINERS, id="hf-shape"),
+        pytest.param(HF, Model(path="/models/llama"), None, set(), TRAINERS, id="hf-folder"),
+        pytest.param(HF, Model(path="org/llama"), None, {MODEL}, TRAINERS, id="hf-hub"),
+        pytest.param(FMS, SHAPE, Data(), {MODEL, FILE}, ["fms-hf-tuning", "torch", "transformers"], id="fms"),
+        pytest.param(passing(), Model(path="org/llama"), None, set(), [], id="described-alone"),
+        pytest.param(passing("--m={model_dir}"), SHAPE, None, {MODEL}, ["torch", "transformers"], id="shape"),
+        pytest.param(passing("{model_dir}"), Model(path="/models/llama"), None, {MODEL}, [], id="folder"),
+        pytest.param(passing("{model_dir}"), Model(path="org/llama"), None, {MODEL}, [HUB], id="hub"),
+        pytest.param(passing("{data_file}"), SHAPE, Data(file="jsonl"), {FILE}, [], id="jsonl"),
+        pytest.param(passing("{data_file}"), None, Data(file="parquet"), {FILE}, ["pyarrow"], id="parquet"),
+        pytest.param(passing("{data_file}"), None, Data(path="org/rows"), {FILE}, [HUB], id="data-of-a-hub"),
+        pytest.param(passing("{{model_dir}}"), SHAPE, None, set(), [], id="escaped"),
+    ],
+)
+def test_what_a_program_reads_from_disk_and_what_makes_it(
+    trainer: dict[str, Any], model: Model | None, data: Data | None, read: set[str], packages: list[str]
+) -> None:
+    scenario = Scenario(name="s", trainer=Trainer(**trainer), processes=1, model=model, data=data)
+    assert reads(scenario) == read
+    assert required_packages(scenario) == packages
 
 
 @pytest.mark.parametrize(
