@@ -99,9 +99,17 @@ def _flags(
     flags["memory_drifting"] = memory_drift(samples, ranks[0])
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
+    flags["ranks_differ"] = _ranks_differ(ranks, scenario)
     flags["model_disagrees"] = disagreements(values["built"], scenario)
     flags |= describe_ranks_in_step(ranks)
     return {name: text for name, text in flags.items() if text}
+
+
+def _ranks_differ(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -> str | None:
+    asked = scenario.get("gpus") or scenario.get("processes")
+    if asked is None or asked == len(ranks):
+        return None
+    return f"{asked} ranks were asked for, and {len(ranks)} were seen"
 
 
 def _segments(rank: RankJournal) -> list[Segment]:

@@ -30,12 +30,17 @@ def install(meter: Meter) -> None:
         "accelerate.utils.memory": patch_retry,
         "torch.optim.optimizer": patch_optimizer,
     }
+    patch_modules(patches, meter)
+    watch_log(meter)
+
+
+def patch_modules(patches: dict[str, Patch], meter: Meter) -> None:
+    """Apply each patch to the module of its name, when that is imported, or at once."""
     sys.meta_path.insert(0, PatchFinder(patches, meter))
     for name, patch in patches.items():
         if name in sys.modules:
             with meter.guard(f"patch {name}"):
                 patch(sys.modules[name], meter)
-    watch_log(meter)
 
 
 class PatchFinder(importlib.abc.MetaPathFinder):

@@ -228,6 +228,19 @@ def test_a_model_that_is_not_the_scenarios(shape: dict[str, Any], kind: str, sai
     assert (measured.built.heads, measured.built.dtype) == (2, "float32")
 
 
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({}, None),
+        ({"gpus": None, "processes": 1}, None),
+        ({"gpus": 2, "processes": None}, "2 ranks were asked for, and 1 were seen"),
+        ({"gpus": None, "processes": 4}, "4 ranks were asked for, and 1 were seen"),
+    ],
+)
+def test_another_number_of_ranks(asked: dict[str, Any], said: str | None) -> None:
+    assert measure(journal(), scenario=asked).flags.get("ranks_differ") == said
+
+
 @pytest.mark.parametrize("rise, flagged", [(0, False), (10 * 2**20, False), (200 * 2**20, True)])
 def test_host_memory_that_rises(rise: int, flagged: bool) -> None:
     samples = [event("sample", n, tree={"rss_bytes": GIB + rise * n // 20}) for n in range(21)]
