@@ -52,7 +52,7 @@ class Job:
 
 def refuse(case: Case, settings: Settings, stack: Stack, case_dir: Path) -> Verdict | None:
     """What can be known to fail before launch: files and arguments that are not there, secrets in them, a full disk."""
-    wrong = absent(case.scenario, settings.base_dir) or _secret_argument(case)
+    wrong = absent(case.scenario, settings.base_dir) or _secret_argument(case) or _unreachable(case, case_dir)
     error = f"{case.source}: {wrong}" if wrong else None
     if error is None and case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
         error = check_training(case, stack.training_arguments)
@@ -72,6 +72,13 @@ def _secret_argument(case: Case) -> str | None:
     return f"training.{told}: would be written to job.json; give it as a variable (HF_TOKEN)" if told else None
 
 
+def _unreachable(case: Case, case_dir: Path) -> str | None:
+    """A folder that PYTHONPATH cannot name, where it has to."""
+    if case.scenario.trainer.launcher == "own" and os.pathsep in str(case_dir):
+        return f"trainer.launcher: own needs a results folder without {os.pathsep!r} in its path: {case_dir}"
+    return None
+
+
 def prepare(
     case: Case,
     settings: Settings,
@@ -88,7 +95,7 @@ def prepare(
     paths = attempt(case_dir, number)
     for folder in (paths.root, paths.node(), paths.outputs):
         folder.mkdir(mode=0o700)
-    probe_sha256 = stage(paths)
+    probe_sha256 = stage(paths, every_python=case.scenario.trainer.launcher == "own")
     job_id = str(uuid.uuid4())  # processes of a job are found by it when their supervisor is gone
     cpus = len(machine.cpus) * len(gpus) // len(machine.gpus) if gpus else len(holding.ids)
     environ = local.environment(

@@ -15,7 +15,7 @@ from harness.probe.layout import JobPaths
 from harness.probe.redact import redact, redact_tree
 from harness.probe.series import labels_of
 from harness.record import Attempt, Kind, Measurements, Record, Verdict
-from harness.scenario import Case
+from harness.scenario import Case, Scenario
 from harness.telemetry import Reading, Telemetry
 
 TAIL_LINES = 60
@@ -31,7 +31,7 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
         time_limit_s=case.scenario.time_limit_within(settings.time_limit_s),
     )
     secrets = secrets_of(case)
-    verdict = redacted(classify.judge(evidence), secrets)
+    verdict = _hinted(redacted(classify.judge(evidence), secrets), scenario, evidence.ranks)
     end = read_document(job.end)
     ended = end["ended"] if end and isinstance(end.get("ended"), int | float) else time.time()
     last = record.attempts[-1].model_copy(update={"ended": ended, "end": end, "verdict": verdict})
@@ -48,6 +48,14 @@ def finish(case: Case, settings: Settings, job: JobPaths, record: Record) -> Rec
             "tail": "" if verdict.kind is Kind.NONE else failure_tail(job, verdict.rank, secrets),
         }
     )
+
+
+def _hinted(verdict: Verdict, scenario: Scenario, ranks: Sequence[RankJournal]) -> Verdict:
+    """Where a target that starts its ranks itself has left no journal, that is told, unless it told its own error."""
+    if scenario.trainer.launcher != "own" or ranks or verdict.hint or verdict.kind in (Kind.NONE, Kind.USER_ERROR):
+        return verdict
+    hint = "no process of the target was recognised as a rank, which docs/foreign-programs.md explains"
+    return verdict.model_copy(update={"hint": hint})
 
 
 def measure(job: JobPaths, ranks: Sequence[RankJournal], known: metrics.Job) -> tuple[Measurements | None, Telemetry]:

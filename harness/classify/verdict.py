@@ -385,8 +385,8 @@ def _launcher_signal(evidence: JobEvidence) -> signal.Signals | None:
 def _judge_exit(evidence: JobEvidence) -> Verdict:
     """Nothing but exit codes: 2 is what argparse and python itself say of a wrong command line."""
     code = _exit_code(evidence)
-    ends = [end.get("exit_code") for rank in evidence.ranks if (end := rank.last("end")) is not None]
-    if 2 in (code, *evidence.rank_exits.values(), *ends):
+    told = {rank.rank: end.get("exit_code") for rank in evidence.ranks if (end := rank.last("end")) is not None}
+    if 2 in (code, *evidence.rank_exits.values(), *told.values()):
         said = f"exit code 2 (usage): {_last_line(evidence)}"
         return Verdict(kind=Kind.USER_ERROR, reason=_one_line(said), transient=False, evidence=_place(evidence))
     if code in NOT_FOUND:
@@ -395,9 +395,10 @@ def _judge_exit(evidence: JobEvidence) -> Verdict:
     mentioned = _judge_mention(evidence) or (_judge_logged_loss(evidence) if code != 0 else None)
     if mentioned is not None:
         return mentioned
-    silent = sorted(rank for rank, rank_code in evidence.rank_exits.items() if rank_code > 0)
+    codes = dict(evidence.rank_exits) | {rank: each for rank, each in told.items() if isinstance(each, int)}
+    silent = sorted(rank for rank, each in codes.items() if each > 0)
     if silent:
-        said = f"rank {silent[0]} ended with exit code {evidence.rank_exits[silent[0]]} and no exception was seen"
+        said = f"rank {silent[0]} ended with exit code {codes[silent[0]]} and no exception was seen"
         return _at(evidence, silent[0] if len(silent) == 1 else None, Kind.UNKNOWN, said)
     if evidence.end is None:
         return _at(evidence, None, Kind.UNKNOWN, "nothing in the log says that or why it failed")
@@ -535,12 +536,22 @@ def _exits(evidence: JobEvidence) -> list[tuple[int | None, int]]:
     exits: list[tuple[int | None, int]] = sorted(evidence.rank_exits.items())
     code = _exit_code(evidence)
     if evidence.world_size == 1 and code is not None:
-        return [(0, outside.as_signal(code) if code > 128 else code)]
+        code = outside.as_signal(code) if code > 128 else code
+        return [(0, code if code <= 0 else _signal_told(evidence) or code)]
     nameless = [death for log in evidence.logs for death in log.launcher.deaths if death.rank is None]
     exits += [(None, death.code) for death in nameless]
     if evidence.world_size is None and code is not None:
         exits.append((None, outside.as_signal(code)))
     return exits
+
+
+def _signal_told(evidence: JobEvidence) -> int | None:
+    """The signal that ended the only rank, negative, where the target has started it and says so; a rank that has
+    written its end was ended by none."""
+    if any(rank.last("end") is not None for rank in evidence.ranks):
+        return None
+    deaths = (death for log in evidence.logs if log.file.endswith("launcher.log") for death in log.launcher.deaths)
+    return next((death.code for death in deaths if death.code < 0 and death.rank in (None, 0)), None)
 
 
 def _killed(evidence: JobEvidence) -> tuple[int | None] | None:

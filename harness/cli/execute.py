@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     from harness.scenario import Case
 
 
+class Launcher(StrEnum):
+    """Who starts the ranks, as in a scenario's `trainer`."""
+
+    HARNESS = "harness"
+    OWN = "own"
+
+
 class Command(TyperCommand):
     """Wrong usage that the parser finds leaves a termination log, too."""
 
@@ -64,6 +72,12 @@ def execute(
     nproc: Annotated[
         int, typer.Option(min=1, max=4096, metavar="N", help="Ranks: one a GPU; processes where no GPU is visible.")
     ] = 1,
+    launcher: Annotated[
+        Launcher,
+        typer.Option(
+            help="Who starts the ranks: the harness, or TARGET itself, as `-m accelerate.commands.launch` does."
+        ),
+    ] = Launcher.HARNESS,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label the job; may be given several times.")
     ] = None,
@@ -118,6 +132,7 @@ def execute(
         command=command,
         job_dir=job_dir,
         nproc=nproc,
+        launcher=launcher,
         labels=label or [],
         labels_file=labels_file,
         time_limit=time_limit,
@@ -157,6 +172,7 @@ class Request:
     command: Sequence[str]
     job_dir: Path | None
     nproc: int
+    launcher: Launcher
     labels: Sequence[str]
     labels_file: Path | None
     time_limit: str | None
@@ -239,6 +255,7 @@ def prepare(request: Request) -> Plan:
             request.command,
             processes=request.nproc,
             on_gpus=bool(machine.gpus),
+            launcher=request.launcher.value,
             hang_after_s=_silence(request.hang_after),
         )
     except ValueError as error:
@@ -274,7 +291,8 @@ def _run(plan: Plan, signals: Signals, *, quiet: bool) -> "Record":
     def started(paths: "JobPaths", job: "LocalJob") -> None:
         signals.job_started(job.supervisor_pid)
         if not quiet:
-            echoes.append(Echo((paths.stdout(0), 1), (paths.stderr(0), 2)))
+            own = [(paths.launcher_log(), 1)] if plan.case.scenario.trainer.launcher == "own" else []
+            echoes.append(Echo((paths.stdout(0), 1), (paths.stderr(0), 2), *own))
             echoes[-1].start()
 
     try:

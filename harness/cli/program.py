@@ -17,6 +17,7 @@ def case_of(
     *,
     processes: int,
     on_gpus: bool,
+    launcher: Literal["harness", "own"] = "harness",
     hang_after_s: float | Literal["auto", "none"] = "auto",
 ) -> Case:
     """The case of `FILE ARGS...` or `-m MODULE ARGS...`.  Raises ValueError for anything else."""
@@ -27,7 +28,11 @@ def case_of(
     scenario = Scenario(
         name=name_of(target, module=module),
         trainer=Trainer(
-            kind="script", target=target, form="module" if module else "file", args=[*map(escape, arguments)]
+            kind="script",
+            target=target,
+            form="module" if module else "file",
+            args=[*map(escape, arguments)],
+            launcher=launcher,
         ),
         gpus=processes if on_gpus else None,
         processes=None if on_gpus else processes,

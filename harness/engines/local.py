@@ -20,6 +20,7 @@ from harness import supervise
 from harness.engines import diagnostics
 from harness.journal import read_document
 from harness.probe.layout import JOB_ID, JobPaths
+from harness.probe.site_hook import RANK_SIGNS
 from harness.probe.staging import BUILT_IN, start_command
 from harness.record import write_json
 from harness.scenario import Scenario, placeholders, resolved
@@ -37,8 +38,10 @@ TORCHRUN = (
 # Set by a launcher for its own ranks, or by the pytest around us: a job started inside of either is no part of it.
 _LEAKED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_|PMI_)?(RANK|WORLD_SIZE)|PMI_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)|COV_CORE.*|"
-    r"(PYTEST|COVERAGE_PROCESS|TORCHELASTIC|TORCH_ELASTIC|PET|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
+    r"(PYTEST|COVERAGE_PROCESS|TORCHELASTIC|TORCH_ELASTIC|PET|OMPI_COMM_WORLD|MV2_COMM_WORLD|HARNESS_RANK)_.*"
 )
+# What launchers set for a rank alone: torch's and DeepSpeed's; accelerate's for a single process, which has no RANK.
+_RANK_SIGNS = ("RANK", "ACCELERATE_MIXED_PRECISION")
 
 _MARGIN_S = 35.0  # beyond the grace: SIGKILL's window, the sampler's end, what appears late, and a busy machine
 _SWEEP_S = 10.0
@@ -96,7 +99,20 @@ def environment(
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if offline:
         environ["HF_HUB_OFFLINE"] = "1"
-    return environ | dict(scenario.env) | {JOB_ID: job_id}
+    environ |= dict(scenario.env) | {JOB_ID: job_id}
+    return environ | _reaching_every_python(environ, job) if scenario.trainer.launcher == "own" else environ
+
+
+def _reaching_every_python(environ: Mapping[str, str], job: JobPaths) -> dict[str, str]:
+    """The variables by which the probe gets into the ranks of a target that starts them itself.
+
+    A variable that the job is given anyway is no sign of a rank."""
+    folders = [
+        str(job.site),
+        *filter(None, [environ.get("PYTHONPATH")]),
+    ]  # an empty entry would be the working directory
+    signs = [name for name in _RANK_SIGNS if name not in environ]
+    return {"PYTHONPATH": os.pathsep.join(folders), RANK_SIGNS: ",".join(signs)}
 
 
 class LocalJob:

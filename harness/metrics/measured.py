@@ -123,11 +123,19 @@ def _flags(
         flags["no_common_segment"] = f"{NO_COMMON_SEGMENT}: what one measured belongs to no step of another"
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
+    flags["ranks_differ"] = _ranks_differ(ranks, scenario)
     flags["model_disagrees"] = disagreements(values["built"], scenario)
     flags["interval_not_reached"] = not_reached(ranks[0], scenario)
     flags["arguments_differ"] = differing_arguments(ranks, scenario)
     flags |= describe_ranks_in_step(ranks, values["ranks_agree"])
     return {name: text for name, text in flags.items() if text}
+
+
+def _ranks_differ(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -> str | None:
+    asked = scenario.get("gpus") or scenario.get("processes")
+    if asked is None or asked == len(ranks):
+        return None
+    return f"{asked} ranks were asked for, and {len(ranks)} were seen"
 
 
 def _segments(rank: RankJournal) -> list[Segment]:

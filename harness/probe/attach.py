@@ -104,8 +104,10 @@ def _running() -> Meter | None:
     """The meter of the harness's probe in this process, whichever copy of the probe the program has imported."""
     for name in COPIES:
         found: Meter | None = getattr(sys.modules.get(name), "_active", None)
-        if found is not None and not found.off:
-            return found
+        if found is not None:
+            found.wake()
+            if not found.off:
+                return found
     return None
 
 

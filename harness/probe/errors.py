@@ -5,6 +5,7 @@ No exception object is kept: its frames would keep the tensors alive that a prog
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -91,6 +92,12 @@ def chain_of(error: BaseException, limit: int) -> Iterator[tuple[BaseException, 
 def behind_exit(error: SystemExit) -> BaseException | None:
     """The exception that a program was handling when it called sys.exit(); None when there was none."""
     return next((e for e, _ in chain_of(error, 100) if not isinstance(e, (SystemExit, GeneratorExit))), None)
+
+
+def last_exception() -> BaseException | None:
+    """What has last left a program, or a cell of a notebook."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 def exit_code_of(error: BaseException | None) -> int | None:

@@ -33,12 +33,17 @@ def install(meter: Meter) -> None:
         "torch.optim.optimizer": patch_optimizer,
         "torch.utils.data.dataloader": patch_loader,
     }
+    patch_modules(patches, meter)
+    watch_log(meter)
+
+
+def patch_modules(patches: dict[str, Patch], meter: Meter) -> None:
+    """Apply each patch to the module of its name, when that is imported, or at once."""
     sys.meta_path.insert(0, PatchFinder(patches, meter))
     for name, patch in patches.items():
         if name in sys.modules:
             with meter.guard(f"patch {name}"):
                 patch(sys.modules[name], meter)
-    watch_log(meter)
 
 
 class PatchFinder(importlib.abc.MetaPathFinder):

@@ -195,7 +195,7 @@ EVENTS: dict[str, dict[str, str]] = {
     },
     "probe_error": {"where": "the hook that failed", "message": "type and text of the failure in the probe itself"},
     "end": {
-        "exit_code": "exit code of the rank; null when it left by a signal",
+        "exit_code": "exit code of the rank; null when it left by a signal, and where the process cannot know it",
         "steps": "optimizer steps seen in all",
         "seen_by": "how steps were seen: trainer, optimizer, journal (told by the program itself); null when none was",
     },

@@ -38,6 +38,11 @@ class JobPaths:
         return self.root / "probe" / "harness_probe"
 
     @property
+    def site(self) -> Path:
+        """The folder in PYTHONPATH that brings the probe into every Python of a job whose target starts its ranks."""
+        return self.root / "probe" / "site"
+
+    @property
     def outputs(self) -> Path:
         """Where the target may write (`output_dir`); removed after the job unless the scenario keeps it."""
         return self.root / "outputs"
@@ -70,6 +75,10 @@ class JobPaths:
 
     def stderr(self, rank: int) -> Path:
         return self.rank(rank) / "stderr.log"
+
+    def holder(self, rank: int) -> Path:
+        """Which process is the rank, its id and its start; only where the target starts its ranks itself."""
+        return self.rank(rank) / "holder"
 
     def error(self, rank: int) -> Path:
         """The exception that ended the rank, written once, only if the rank ended badly."""

@@ -123,6 +123,9 @@ class Meter:
         """In a forked child: it is no rank, and the journal is its parent's."""
         self._journal = None
 
+    def wake(self) -> None:
+        """The process trains; that is news to a meter that was off until then (`late.py`)."""
+
     @property
     def off(self) -> bool:
         return self._journal is None

@@ -18,8 +18,10 @@ from typing import Any
 
 from .companions import AIM_TIMEOUT_S, Companions
 from .dump import first_error
+from .errors import last_exception
 from .layout import JobPaths, attempt
 from .measure import Meter
+from .processes import lives, started
 from .reading import read_document
 from .redact import redact, redact_argv, redact_tree, secret_arguments, secret_values
 from .start import begin
@@ -47,7 +49,7 @@ class OwnJob:
         rank, ranks = rank_of(os.environ)
         argv = list(sys.argv) or [""]
         secrets = secret_values(os.environ) | secret_arguments(argv[1:])
-        self._last_exception = _last_exception()
+        self._last_exception = last_exception()
         job = make_directory(results, name) if rank == 0 else find_directory(results, name, ranks)
         if rank == 0:
             _describe(job, name, labels, secrets, place, ranks)
@@ -78,7 +80,7 @@ class OwnJob:
             self._unregister()
             self._finalizer.cancel()
         with meter.guard("end"):
-            error = _last_exception() if at_exit and not hasattr(sys, "ps1") else None
+            error = last_exception() if at_exit and not hasattr(sys, "ps1") else None
             if error is not None and error is not self._last_exception:
                 meter.left(error)
             elif meter.exit_code == 0:
@@ -101,12 +103,6 @@ def end_those_that_have_trained() -> None:
     for job in list(_live):
         if job.has_trained:
             job.end()
-
-
-def _last_exception() -> BaseException | None:
-    """What has last left a program, or a cell of a notebook."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error if isinstance(error, BaseException) else None
 
 
 def rank_of(environ: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:
@@ -136,7 +132,7 @@ def find_directory(results: Path, name: str, ranks: int) -> JobPaths:
     deadline = time.monotonic() + RENDEZVOUS_S
     while time.monotonic() < deadline:
         told = read_document(_rendezvous(results, ranks)) or {}
-        if _lives(told.get("pid"), told.get("started")):
+        if lives(told.get("pid"), told.get("started")):
             return JobPaths(Path(str(told["job"])))
         time.sleep(0.05)
     print(f"harness: rank 0 has made no job directory below {results}; this rank has its own", file=sys.stderr)
@@ -144,7 +140,7 @@ def find_directory(results: Path, name: str, ranks: int) -> JobPaths:
 
 
 def _tell_ranks(results: Path, ranks: int, job: JobPaths) -> None:
-    told = {"job": str(job.root), "pid": os.getpid(), "started": _started(os.getpid())}
+    told = {"job": str(job.root), "pid": os.getpid(), "started": started(os.getpid())}
     path = _rendezvous(results, ranks)
     with contextlib.suppress(OSError):  # then the other ranks have their own
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,19 +152,6 @@ def _rendezvous(results: Path, ranks: int) -> Path:
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID")
     common = [socket.gethostname(), str(ranks), str(_begun), *(os.environ.get(name, "") for name in names)]
     return results / ".ranks" / (hashlib.sha256("\n".join(common).encode()).hexdigest()[:16] + ".json")
-
-
-def _started(pid: int) -> str | None:
-    """When the kernel started a process, in ticks since boot: with its pid, the name of that very process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return None
-
-
-def _lives(pid: Any, started: Any) -> bool:
-    """Whether it is that very process: a word left by an earlier launch is of one that is gone."""
-    return isinstance(pid, int) and started is not None and _started(pid) == started
 
 
 def _describe(job: JobPaths, name: str, labels: dict[str, Any], secrets: set[str], place: str | None, n: int) -> None:

@@ -5,19 +5,28 @@ import os
 from pathlib import Path
 
 from .layout import JobPaths
+from .site_hook import MODULE
 
 BUILT_IN = "harness_probe.finetune"  # module name of the built-in target `hf`, as the staged probe knows it
 
 
-def stage(job: JobPaths) -> str:
-    """Copy the probe to `job.probe`; returns the sha256 of what was copied, in hex.  OSError: it cannot be written."""
+def stage(job: JobPaths, *, every_python: bool = False) -> str:
+    """Copy the probe to `job.probe`; returns the sha256 of what was copied, in hex.  OSError: it cannot be written.
+
+    `every_python`: also what is imported by every Python that has `job.site` in its PYTHONPATH."""
     job.probe.mkdir(parents=True, exist_ok=True, mode=0o700)
     for source in sources():
-        target = job.probe / source.name
-        partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(source.read_bytes())
-        os.replace(partial, target)
+        _copy(source, job.probe / source.name)
+    if every_python:
+        job.site.mkdir(exist_ok=True, mode=0o700)
+        _copy(Path(__file__).with_name("site_hook.py"), job.site / f"{MODULE}.py")
     return digest(job.probe)
+
+
+def _copy(source: Path, target: Path) -> None:
+    partial = target.with_name(target.name + ".partial")
+    partial.write_bytes(source.read_bytes())
+    os.replace(partial, target)
 
 
 def sources(folder: Path | None = None) -> list[Path]:

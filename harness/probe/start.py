@@ -20,6 +20,7 @@ from .layout import JobPaths
 from .measure import Meter
 from .reading import read_document
 from .redact import redact, secret_arguments, secret_values
+from .site_hook import RANK_PID
 from .target import run_target
 
 PR_SET_PDEATHSIG = 1
@@ -38,14 +39,17 @@ def main(argv: Sequence[str]) -> None:
     job = JobPaths(Path(argv[0]).absolute())
     rank = _number("RANK", 0)
     redirect(job, rank)
-    die_with_parent()
+    if os.environ.get(RANK_PID) != str(os.getpid()):
+        # Where the target has started this rank, its starter may be a thread that ends before: for the kernel that is
+        # the parent's death.  What outlives the target's launcher is the supervisor's to end.
+        die_with_parent()
     faulthandler.enable(2)
     answer_for_stacks(job, rank)
     secrets = secret_values(os.environ) | secret_arguments(arguments)
     meter = begin(job, rank, f"-m {target}" if module else target, secrets, phase="import")
     with meter.guard("install"):
-        _follow_program(meter)
-    atexit.register(_end, meter)  # the first to register is the last to run, and threads have ended by then
+        follow_program(meter)
+    atexit.register(tell_program_end, meter)  # the first to register is the last to run, and threads have ended by then
     try:
         run_target(target, arguments, module=module)
     except BaseException as error:
@@ -70,25 +74,34 @@ def _leave(meter: Meter, error: BaseException) -> None:
 
 def begin(job: JobPaths, rank: int, target: str, secrets: set[str], *, phase: str) -> Meter:
     """Open the rank's journal.  `phase`: the one that begins with it."""
+    place = {"local_rank": _number("LOCAL_RANK", 0), "world_size": _number("WORLD_SIZE", 1)}
+    meter = Meter(job, rank, open_journal(job, rank, target, secrets, **place), secrets)
+    meter.mark(phase)
+    os.register_at_fork(after_in_child=meter.switch_off)
+    return meter
+
+
+def open_journal(
+    job: JobPaths, rank: int, target: str, secrets: set[str], *, local_rank: int, world_size: int
+) -> JournalFile:
+    """The journal of this process, which is the rank `rank`, with its first line."""
     journal = JournalFile(job.events(rank))
     journal.write(
         "start",
         schema=SCHEMA,
         pid=os.getpid(),
         rank=rank,
-        local_rank=_number("LOCAL_RANK", 0),
-        world_size=_number("WORLD_SIZE", 1),
+        local_rank=local_rank,
+        world_size=world_size,
         python=platform.python_version(),
         process_started=process_started(),
         target=redact(target, secrets),
     )
-    meter = Meter(job, rank, journal, secrets)
-    meter.mark(phase)
-    os.register_at_fork(after_in_child=meter.switch_off)
-    return meter
+    return journal
 
 
-def _follow_program(meter: Meter) -> None:
+def follow_program(meter: Meter) -> None:
+    """Put the hooks in place, as the job asks for."""
     launched = read_document(meter.job.job) or {}
     diagnostics = (launched.get("scenario") or {}).get("diagnostics") or {}
     meter.wants_history = diagnostics.get("memory_snapshot") is True
@@ -99,7 +112,8 @@ def _follow_program(meter: Meter) -> None:
         meter.dumps.paths.append(Path(output))
 
 
-def _end(meter: Meter) -> None:
+def tell_program_end(meter: Meter) -> None:
+    """The last lines of the journal."""
     with meter.guard("end"):
         meter.end()
 
@@ -168,4 +182,4 @@ def _show_without_probe() -> None:
 
 def _number(name: str, default: int) -> int:
     value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else default
+    return int(value) if value.isascii() and value.isdigit() else default

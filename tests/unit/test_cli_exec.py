@@ -99,6 +99,7 @@ def test_a_long_name_is_cut() -> None:
         ),
         (["--aim-timeout", "0", "--", "train.py"], "--aim-timeout '0'"),
         (["--aim-timeout", "soon", "--", "train.py"], "--aim-timeout"),
+        (["--launcher", "mine", "--", "train.py"], "'mine' is not one of 'harness', 'own'"),
         (["--no-aim", "--aim-repo", "r", "--", "train.py"], "--no-aim and --aim-repo contradict"),
         (["--no-aim", "--aim-python", "p", "--", "train.py"], "--no-aim and --aim-python contradict"),
         (["--no-aim", "--aim-timeout", "9", "--", "train.py"], "--no-aim and --aim-timeout contradict"),
@@ -141,6 +142,12 @@ def test_where_the_run_goes(
 ) -> None:
     run(*options, "--", "train.py")
     assert prepared[0].settings.aim == Aim(str(outside / repo), python.format(outside=outside), timeout_s)
+
+
+@pytest.mark.parametrize("options, launcher", [([], "harness"), (["--launcher", "own"], "own")])
+def test_who_starts_the_ranks(outside: Path, prepared: list[Plan], options: list[str], launcher: str) -> None:
+    run(*options, "--", "train.py")
+    assert prepared[0].case.scenario.trainer.launcher == launcher
 
 
 @pytest.mark.parametrize(

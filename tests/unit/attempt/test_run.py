@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -56,6 +56,31 @@ def test_the_supervisor_is_told_what_a_hang_is(
     assert document is not None
     assert (document["hang_after_s"], document["hang_after_scales"]) == told
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" in document["environment_names"]
+
+
+@pytest.mark.parametrize("launcher, kind", [("own", Kind.USER_ERROR), ("harness", Kind.NO_TRAINING)])
+def test_a_results_folder_that_pythonpath_cannot_name(
+    tmp_path: Path, settings: Settings, launcher: Literal["harness", "own"], kind: Kind
+) -> None:
+    (tmp_path / "stop.py").write_text("")
+    case = case_of(["stop.py"], processes=1, on_gpus=False, launcher=launcher)
+    record = run_case(case, settings, MACHINE, case_dir=tmp_path / "12:30")
+    assert record.verdict is not None
+    assert record.verdict.kind is kind
+    assert ("needs a results folder without ':'" in record.verdict.reason) == (launcher == "own")
+
+
+@pytest.mark.parametrize("launcher", ["own", "harness"])
+@pytest.mark.parametrize("text, kind", [("", Kind.NO_TRAINING), ("raise Exception", Kind.UNKNOWN)])
+def test_no_rank_was_recognised(
+    tmp_path: Path, settings: Settings, text: str, kind: Kind, launcher: Literal["harness", "own"]
+) -> None:
+    (tmp_path / "stop.py").write_text(text)
+    case = case_of(["stop.py"], processes=1, on_gpus=False, launcher=launcher)
+    record = run_case(case, settings, MACHINE, case_dir=tmp_path / "case")
+    assert record.verdict is not None
+    assert record.verdict.kind is kind
+    assert (record.verdict.hint is not None) == (launcher == "own")
 
 
 def test_files_for_the_search_of_a_cause_are_artifacts(tmp_path: Path) -> None:

@@ -289,6 +289,31 @@ def test_the_silent_rank_is_the_one_that_was_killed() -> None:
     assert judge(replace(silent, rank_exits={0: -15, 1: -11})).kind is Kind.CRASH
 
 
+@pytest.mark.parametrize(
+    "said, kind",
+    [
+        ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", Kind.KILLED),
+        ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGSEGV: 11>.", Kind.CRASH),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL", Kind.KILLED),
+        ("subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.", Kind.UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize("file", ["node-0/launcher.log", "rank-0/stderr.log"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_only_rank_below_a_launcher_of_the_targets_own(said: str, kind: Kind, file: str, ended: bool) -> None:
+    """A launcher ends with 1 whatever has ended the rank; in a rank's own log it is a helper of the rank."""
+    log = scan(io.BytesIO(f"Traceback (most recent call last):\n{said}\n".encode()), file)
+    only = rank(0, step(1), *([event("end", exit_code=7)] if ended else []))
+    verdict = judge(evidence(BAD, only, logs=[log], rank_exits=exits_of([log])))
+    if ended:
+        told = "rank 0 ended with exit code 7 and no exception was seen"
+        assert (verdict.kind, verdict.rank, verdict.reason) == (Kind.UNKNOWN, 0, told)
+    elif file == "node-0/launcher.log" and kind is not Kind.UNKNOWN:
+        assert (verdict.kind, verdict.rank) == (kind, 0)
+    else:
+        assert verdict.kind is Kind.UNKNOWN
+
+
 def test_a_rank_that_was_told_to_end() -> None:
     told = evidence(BAD, rank(0, error=error("RuntimeError", PEER)), rank(1, step(1)), rank_exits={0: 1, 1: -15})
     verdict = judge(told)

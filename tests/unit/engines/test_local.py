@@ -144,6 +144,31 @@ def test_a_job_whose_model_was_fetched_asks_no_hub(tmp_path: Path, env: dict[str
     assert environment(scenario(), {}, job, gpus=[], cpus=1, job_id="id").get("HF_HUB_OFFLINE") is None
 
 
+OWN = {"kind": "script", "target": "trl", "form": "program", "args": ["sft"], "launcher": "own"}
+
+
+@pytest.mark.parametrize(
+    "outer, mine, path, signs",
+    [
+        ({}, {}, "{site}", "RANK,ACCELERATE_MIXED_PRECISION"),
+        ({"PYTHONPATH": ""}, {}, "{site}", "RANK,ACCELERATE_MIXED_PRECISION"),
+        ({"PYTHONPATH": "/a:/b", "RANK": "1"}, {}, "{site}:/a:/b", "RANK,ACCELERATE_MIXED_PRECISION"),
+        ({"PYTHONPATH": "/a"}, {"PYTHONPATH": "/mine"}, "{site}:/mine", "RANK,ACCELERATE_MIXED_PRECISION"),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, {}, "{site}", "RANK"),
+        ({}, {"ACCELERATE_MIXED_PRECISION": "bf16"}, "{site}", "RANK"),
+        ({"HARNESS_RANK_PID": "1", "HARNESS_RANK_SIGNS": "X"}, {}, "{site}", "RANK,ACCELERATE_MIXED_PRECISION"),
+    ],
+)
+def test_the_environment_of_a_target_that_starts_its_ranks(
+    tmp_path: Path, outer: dict[str, str], mine: dict[str, str], path: str, signs: str
+) -> None:
+    job = JobPaths(tmp_path)
+    got = environment(scenario(trainer=OWN, env=mine), outer, job, gpus=[], cpus=1, job_id="id")
+    assert (got["PYTHONPATH"], got["HARNESS_RANK_SIGNS"]) == (path.format(site=tmp_path / "probe" / "site"), signs)
+    assert "HARNESS_RANK_PID" not in got
+    assert command(scenario(trainer=OWN), "/bin/py", job, {}) == ["/bin/trl", "sft"]
+
+
 def test_the_scenario_has_the_last_word_over_its_environment(tmp_path: Path) -> None:
     job = JobPaths(tmp_path)
     wanted = {"OMP_NUM_THREADS": "7", "NCCL_DEBUG": "INFO"}

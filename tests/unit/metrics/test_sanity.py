@@ -248,6 +248,19 @@ def test_a_model_that_is_not_the_scenarios(shape: dict[str, Any], kind: str, sai
     assert (measured.built.heads, measured.built.dtype) == (2, "float32")
 
 
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({}, None),
+        ({"gpus": None, "processes": 1}, None),
+        ({"gpus": 2, "processes": None}, "2 ranks were asked for, and 1 were seen"),
+        ({"gpus": None, "processes": 4}, "4 ranks were asked for, and 1 were seen"),
+    ],
+)
+def test_another_number_of_ranks(asked: dict[str, Any], said: str | None) -> None:
+    assert measure(journal(), scenario=asked).flags.get("ranks_differ") == said
+
+
 def test_step_times_that_rise_are_flagged() -> None:
     recorded = journal()
     for each in recorded.of("step"):

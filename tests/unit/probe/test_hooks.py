@@ -142,6 +142,10 @@ def test_staging_copies_the_probe_and_nothing_else(tmp_path: Path) -> None:
     job = JobPaths(tmp_path)
     assert stage(job) == digest(job.probe) == stage(job)
     assert sorted(p.name for p in job.probe.iterdir()) == [p.name for p in sources()]
+    assert not job.site.exists()
+    assert stage(job, every_python=True) == digest(job.probe)
+    [hook] = job.site.iterdir()
+    assert (hook.name, hook.read_bytes()) == ("sitecustomize.py", (job.probe / "site_hook.py").read_bytes())
 
 
 def test_the_staged_package_needs_the_standard_library_alone(tmp_path: Path) -> None:
