@@ -2,7 +2,8 @@
 
 from harness.classify.case import BadCase, evidence_of, of_logs
 from harness.classify.evidence import JobEvidence, collect
+from harness.classify.install import judge_install
 from harness.classify.log import scan
 from harness.classify.verdict import judge
 
-__all__ = ["BadCase", "JobEvidence", "collect", "evidence_of", "judge", "of_logs", "scan"]
+__all__ = ["BadCase", "JobEvidence", "collect", "evidence_of", "judge", "judge_install", "of_logs", "scan"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from .layout import JobPaths
 
 BUILT_IN = "harness_probe.finetune"  # module name of the built-in target `hf`, as the staged probe knows it
+FMS = "harness_probe.fms"  # the same of fms-hf-tuning's trainer
 
 
 def stage(job: JobPaths) -> str:
