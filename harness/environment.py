@@ -51,6 +51,7 @@ class Stack:
     version: str
     packages: Mapping[str, str]  # normalised name -> version
     transformers: Path | None  # folder of the installed package
+    made_of: Mapping[str, Any] | None = None  # files and hash of an environment that was made for it
 
     @property
     def training_arguments(self) -> Path | None:
@@ -149,14 +150,22 @@ def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return shown
 
 
+def describe_stack(stack: Stack | None) -> dict[str, Any]:
+    """The part that tells of the stack."""
+    return {
+        "python": {"executable": stack.executable, "version": stack.version} if stack else None,
+        "packages": dict(stack.packages) if stack else {},
+        "stack": dict(stack.made_of) if stack and stack.made_of else None,
+    }
+
+
 def describe(
-    machine: Mapping[str, Any], stack: Stack, repository: Mapping[str, Any] | None, environ: Mapping[str, str]
+    machine: Mapping[str, Any], stack: Stack | None, repository: Mapping[str, Any] | None, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a record holds under `environment`."""
+    """What a record holds under `environment`; `stack` is None until its environment has been made."""
     return {
         "machine": dict(machine),
-        "python": {"executable": stack.executable, "version": stack.version},
-        "packages": dict(stack.packages),
+        **describe_stack(stack),
         "git": dict(repository) if repository else None,
         "variables": describe_variables(environ),
         "harness": {"version": harness.__version__, "python": platform.python_version(), "executable": sys.executable},

@@ -1,13 +1,40 @@
-"""Labels from a command line: `--label KEY=VALUE` and `--labels-file FILE`, the same for pytest and `harness exec`."""
+"""The labels that no scenario gives, the same for pytest and `harness exec`: those of a command line,
+`--label KEY=VALUE` and `--labels-file FILE`, and those of the surroundings, which are defaults."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.scenario.located import ScenarioError
 from harness.scenario.yaml12 import read
 
 LABEL_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+
+# CI system -> the variables that it documents, and the address of the job that they make.
+CI_JOBS = {
+    "GitHub Actions": "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}",
+    "GitLab": "{CI_JOB_URL}",
+    "CircleCI": "{CIRCLE_BUILD_URL}",
+    "Buildkite": "{BUILDKITE_BUILD_URL}",
+    "Jenkins": "{BUILD_URL}",
+}
+SHORT_COMMIT = 12  # digits; git's own 7 are not unique in a large repository
+
+
+def found(repository: Mapping[str, Any] | None, environ: Mapping[str, str], host: str) -> dict[str, str]:
+    """Labels of the surroundings: `git`, `ci_job_url` and `host`; what is not known has none.
+
+    `repository`: commit and `dirty` of the folder in which the harness was started."""
+    labels = {"host": host} if host else {}
+    if repository is not None:
+        labels["git"] = repository["commit"][:SHORT_COMMIT] + ("+dirty" if repository["dirty"] else "")
+    for form in CI_JOBS.values():
+        names = re.findall(r"\{(\w+)\}", form)
+        if all(environ.get(name) for name in names):
+            labels["ci_job_url"] = form.format_map({name: environ[name] for name in names})
+            break
+    return labels
 
 
 def gather(arguments: Iterable[str], file: Path | None) -> dict[str, str]:

@@ -23,7 +23,7 @@ PURE = {
         "peaks",
     ),
 }
-EFFECTS = {"engines", "sampling", "environment", "leases", "forward", "assets"}
+EFFECTS = {"engines", "sampling", "environment", "leases", "forward", "assets", "stacks", "cache"}
 # room -> rooms it may import; its own modules always, the standard library always.
 MAY_IMPORT: dict[str, set[str]] = {
     "plugin": {"attempt", "reports", *PURE, *EFFECTS, "probe"},
@@ -35,9 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {*PURE, "probe", "watch"},
     "environment": {*PURE, "probe"},
     "leases": {*PURE, "probe", "watch"},
+    "stacks": {*PURE, "probe", "cache"},
+    "cache": set(),
     "forward": {"probe"},
     "assets": {*PURE, "probe", "cache"},
-    "cache": set(),
     "scenario": {"record", "units", "probe"},
     "labels": {"scenario"},
     "exits": {"record"},

@@ -6,7 +6,15 @@ from harness.attempt.machine import Machine, missing
 from harness.attempt.outstanding import Outstanding
 from harness.attempt.result import step_times
 from harness.attempt.run import run_case
-from harness.attempt.settings import GRACE_S, RETRY_WAIT_S, SAMPLE_INTERVAL_S, Settings, parse_sample_interval
+from harness.attempt.settings import (
+    GRACE_S,
+    RETRY_WAIT_S,
+    SAMPLE_INTERVAL_S,
+    Settings,
+    found_labels,
+    parse_sample_interval,
+)
+from harness.attempt.stack import recipe, stack_there, verdict_of
 
 __all__ = [
     "GRACE_S",
@@ -15,8 +23,12 @@ __all__ = [
     "Machine",
     "Outstanding",
     "Settings",
+    "found_labels",
     "missing",
     "parse_sample_interval",
+    "recipe",
     "run_case",
+    "stack_there",
     "step_times",
+    "verdict_of",
 ]

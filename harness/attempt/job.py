@@ -22,7 +22,7 @@ from harness.probe.staging import stage
 from harness.record import Kind, Lease, Verdict, write_json
 from harness.sampling import sampler
 from harness.sampling.gpus import Gpu
-from harness.scenario import Case, absent, check_training, resolved
+from harness.scenario import Case, absent, check_training, resolved, unmet_packages
 from harness.units import format_bytes
 
 JOB_SCHEMA = 1
@@ -53,6 +53,9 @@ class Job:
 def refuse(case: Case, settings: Settings, stack: Stack, case_dir: Path) -> Verdict | None:
     """What can be known to fail before launch: files and arguments that are not there, secrets in them, a full disk."""
     wrong = absent(case.scenario, settings.base_dir) or _secret_argument(case) or _unreachable(case, case_dir)
+    if wrong is None and stack.made_of is not None:
+        lacking = unmet_packages(case.scenario, stack.packages)
+        wrong = f"stack: its files do not bring all: {lacking}" if lacking else None
     error = f"{case.source}: {wrong}" if wrong else None
     if error is None and case.scenario.trainer.kind == "hf" and stack.training_arguments is not None:
         error = check_training(case, stack.training_arguments)
@@ -66,10 +69,12 @@ def refuse(case: Case, settings: Settings, stack: Stack, case_dir: Path) -> Verd
 
 
 def _secret_argument(case: Case) -> str | None:
-    """A training argument that would bring a secret into job.json."""
-    training = case.scenario.training
-    told = next((key for key, value in training.items() if isinstance(value, str) and is_secret_name(key)), None)
-    return f"training.{told}: would be written to job.json; give it as a variable (HF_TOKEN)" if told else None
+    """An argument of the trainer that would bring a secret into job.json."""
+    for section, settings in (("training", case.scenario.training), ("trainer.options", case.scenario.trainer.options)):
+        told = next((key for key, value in settings.items() if isinstance(value, str) and is_secret_name(key)), None)
+        if told:
+            return f"{section}.{told}: would be written to job.json; give it as a variable (HF_TOKEN)"
+    return None
 
 
 def _unreachable(case: Case, case_dir: Path) -> str | None:
@@ -124,7 +129,7 @@ def prepare(
         # What the built-in trainer reads must be what was asked for; `refuse` has seen to secrets among it.
         "scenario": shown(case) | {key: scenario[key] for key in ("model", "method", "data", "training")},
         "labels": dict(labels),
-        "default_labels": case.scenario.default_labels(settings.labels),
+        "default_labels": case.scenario.default_labels(settings.labels, settings.found_labels),
         "tags": list(case.scenario.tags),
         "aim": settings.aim.section() if settings.aim else None,
         "output_file": str(settings.output_file) if settings.output_file else None,

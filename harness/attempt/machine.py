@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,10 +11,10 @@ from typing import Any
 
 from harness import doctor, environment
 from harness.attempt.settings import Settings
-from harness.environment import Stack
+from harness.attempt.stack import stack_there
 from harness.leases import Holding, cpu_slots, lease
 from harness.sampling.gpus import Gpu, discover, foreign_processes
-from harness.scenario import Case, unmet
+from harness.scenario import Case, unmet, unmet_gpus
 
 BUSY_LIMIT_S = 900.0  # how long a case waits for somebody else's process to leave a GPU
 
@@ -43,15 +42,13 @@ def missing(case: Case, machine: Machine) -> str | None:
     """Why the case cannot run here (GPUs, GPU memory, packages, interpreter); None when it can."""
     gpus = [(gpu.name, gpu.memory_bytes) for gpu in _usable(case, machine)]
     try:
-        packages = stack_of(case).packages
+        stack = stack_there(case)
     except environment.StackError as error:
         return unmet(case.scenario, gpus, None, str(error), machine.gpu_reason)
-    return unmet(case.scenario, gpus, packages, None, machine.gpu_reason)
-
-
-def stack_of(case: Case) -> Stack:
-    """The interpreter of a case and its packages.  Raises StackError."""
-    return environment.read_stack(case.scenario.python or sys.executable, case.scenario.env)
+    if stack is None or stack.made_of is not None:
+        # What the files of a stack do not bring, or cannot, is their mistake, and no reason to skip.
+        return unmet_gpus(case.scenario, gpus, machine.gpu_reason)
+    return unmet(case.scenario, gpus, stack.packages, None, machine.gpu_reason)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 from harness import classify, metrics
 from harness.attempt.hidden import secrets_of
 from harness.attempt.settings import Settings
+from harness.attempt.stack import STACK_LOG
 from harness.classify.evidence import log_tail
 from harness.journal import Event, RankJournal, read_document, read_events, read_ranks
 from harness.probe.layout import JobPaths
@@ -116,6 +117,8 @@ def artifacts(job: JobPaths, *, outputs: bool) -> dict[str, str]:
         "system": job.system_journal(),
         "launcher_log": job.launcher_log(),
         "kernel_log": job.kernel_log(),
+        "termination_log": job.termination_log,
+        "stack_log": job.root.parent / STACK_LOG,
     }
     if outputs:
         files["outputs"] = job.outputs

@@ -12,11 +12,12 @@ from pathlib import Path
 from harness import assets, environment
 from harness.attempt.hidden import secrets_of, shown
 from harness.attempt.job import Job, prepare, refuse
-from harness.attempt.machine import Machine, examined, leased, stack_of
+from harness.attempt.machine import Machine, examined, leased
 from harness.attempt.outstanding import Outstanding
-from harness.attempt.result import finish, redacted
+from harness.attempt.result import TAIL_LINES, finish, redacted
 from harness.attempt.retries import is_retried, retry_wait_s
 from harness.attempt.settings import Settings
+from harness.attempt.stack import STACK_LOG, stack_of, verdict_of
 from harness.engines import local
 from harness.environment import Stack
 from harness.forward.start import Forwarder
@@ -25,6 +26,7 @@ from harness.probe.layout import JobPaths
 from harness.probe.redact import redact, redact_argv, redact_tree
 from harness.record import Attempt, Kind, Record, Verdict, read_record, write_record
 from harness.scenario import Case, expected_kind
+from harness.stacks import StackFailure
 from harness.units import format_seconds
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -43,20 +45,24 @@ def run_case(
     """Run a case, again where its scenario says so, and return its record, which also lies at `case_dir/record.json`
     from the first launch on.
 
-    `on_wait` is told who holds what the case waits for, and of a retry, `on_start` of each job once it runs; what they
-    raise ends it.
+    `on_wait` is told who holds what the case waits for, of an environment that is made, and of a retry, `on_start` of
+    each job once it runs; what they raise ends it.
 
     A failure of the job is a verdict, never an exception.  KeyboardInterrupt passes, after everything of the job has
     ended and the record is written.  Raises OSError when the results folder cannot be written or the job not be
     started, StackError when the interpreter has gone since `missing` was asked, LeaseError when the lock folder is not
     fit, BusyError when other people's processes do not leave the GPUs for the first attempt.
     """
-    stack = stack_of(case)
 
     def attempt() -> Record:
-        draft = _draft(case, settings, machine, stack, nodeid, _earlier_attempts(case_dir))
+        draft = _draft(case, settings, machine, nodeid, _earlier_attempts(case_dir))
         try:
+            stack = stack_of(case, on_wait)
+            found = environment.describe_stack(stack) | {"doctor": examined(settings.session_dir, stack.executable)}
+            draft = draft.model_copy(update={"environment": draft.environment | found})
             return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
+        except StackFailure as failure:
+            return _without_stack(case, failure, draft, case_dir)
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -156,6 +162,19 @@ def _run(
     return record.model_copy(update={"aim": forwarder.told}) if forwarder is not None else record
 
 
+def _without_stack(case: Case, failure: StackFailure, draft: Record, case_dir: Path) -> Record:
+    """The record of a case whose environment could not be made; what pip said lies beside it."""
+    case_dir.mkdir(parents=True, exist_ok=True)
+    verdict = redacted(verdict_of(failure), secrets_of(case))
+    found = {"state": "finished", "verdict": verdict}
+    if failure.output:
+        path = case_dir / STACK_LOG
+        path.write_text(failure.output)
+        tail = "\n".join(failure.output.splitlines()[-TAIL_LINES:])
+        found |= {"artifacts": {"stack_log": STACK_LOG}, "tail": f"--- {STACK_LOG}\n{tail}"}
+    return _save(draft.model_copy(update=found), case_dir)
+
+
 def _finish_and_save(case: Case, settings: Settings, job: Job, record: Record, case_dir: Path) -> Record:
     record = finish(case, settings, job.paths, record)
     case_dir.mkdir(parents=True, exist_ok=True)  # a program may have removed it
@@ -184,10 +203,8 @@ def _earlier_attempts(case_dir: Path) -> list[Attempt]:
         return []
 
 
-def _draft(
-    case: Case, settings: Settings, machine: Machine, stack: Stack, nodeid: str | None, before: list[Attempt]
-) -> Record:
-    told = environment.describe(machine.describe(), stack, environment.git_state(settings.base_dir), {})
+def _draft(case: Case, settings: Settings, machine: Machine, nodeid: str | None, before: list[Attempt]) -> Record:
+    labels = case.scenario.labels_in(settings.session, settings.labels, settings.found_labels)
     return Record(
         case_id=case.id,
         nodeid=nodeid,
@@ -195,9 +212,9 @@ def _draft(
         state="running",
         scenario=shown(case),
         source=str(case.source),
-        labels=redact_tree(case.scenario.labels_in(settings.session, settings.labels), secrets_of(case)),
+        labels=redact_tree(labels, secrets_of(case)),
         command=[],
-        environment=told | {"doctor": examined(settings.session_dir, stack.executable)},
+        environment=environment.describe(machine.describe(), None, environment.git_state(settings.base_dir), {}),
         attempts=before,
         expected=expected_kind(case.scenario.expect, []),
     )

@@ -1,9 +1,13 @@
 """What holds for all cases of a session."""
 
+import functools
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import environment, labels
 from harness.attempt.outstanding import Outstanding
 from harness.forward.start import Aim
 from harness.units import parse_seconds
@@ -14,6 +18,12 @@ LEAST_SAMPLE_INTERVAL_S = 0.1  # drivers renew power every 100 ms
 GRACE_S = 10.0  # from SIGTERM to SIGKILL: long enough for torchrun to end its ranks
 
 
+@functools.cache
+def found_labels(base_dir: Path) -> dict[str, str]:
+    """The labels that the surroundings give, as they are when a process asks first: the same for all of its cases."""
+    return labels.found(environment.git_state(base_dir), os.environ, platform.node())
+
+
 @dataclass(frozen=True)
 class Settings:
     """What holds for all cases of a session."""
@@ -22,7 +32,8 @@ class Settings:
     session_dir: Path
     base_dir: Path  # where the harness was started: a script's working directory unless it names one
     lock_dir: Path
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # given for all cases
+    found_labels: Mapping[str, str] = field(default_factory=dict)  # of the surroundings: defaults
     time_limit_s: float | None = None  # the smaller of this and the scenario's counts
     grace_s: float = GRACE_S
     sample_interval_s: float = SAMPLE_INTERVAL_S  # of the sampler

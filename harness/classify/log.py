@@ -41,6 +41,8 @@ TELLING_LOW = re.compile(
 )
 
 _TRACEBACK = re.compile(r"Traceback\s*\(most recent call last\)")
+# fms-hf-tuning 3.x logs its tracebacks: the rank stands before the first line alone.
+_RANK_BEFORE = re.compile(r"^Rank-(\d+) \[[A-Z]+\]:")
 _FRAME = re.compile(r'^\s+File "([^"]*)", line \d+, in (\S+)')
 _CAUSE = "direct cause of the following exception"
 _CONTEXT = "During handling of the above exception"
@@ -143,6 +145,7 @@ class _Open:
     line: int
     frames: deque[str]
     strangers: int = 0
+    rank: int | None = None  # told by its first line alone
 
 
 @dataclass
@@ -242,7 +245,8 @@ class Reader:
             linked = stream.link
             if linked is None:
                 self._close(stream)
-            stream.open = _Open(line.number, deque(maxlen=FRAMES))
+            said = _RANK_BEFORE.match(text)
+            stream.open = _Open(line.number, deque(maxlen=FRAMES), rank=int(said[1]) if said else None)
             self._look_ahead()
         elif (stream.open is not None and self._in_traceback(stream, stream.open, line)) or (
             stream.reading and self._continues(stream, line)
@@ -261,7 +265,8 @@ class Reader:
             return True
         found = _RAISED.match(text)
         if found and (_surely_raised(text) or (_CLASS.search(found["type"]) and (found[2] is not None or "." in text))):
-            self._raise(stream, line, found["type"], found["message"] or "", tuple(open_.frames), "traceback")
+            told = line if line.rank is not None else replace(line, rank=open_.rank)
+            self._raise(stream, told, found["type"], found["message"] or "", tuple(open_.frames), "traceback")
             stream.open = None
             return True
         open_.strangers += 1

@@ -1,11 +1,12 @@
-"""The command line beside pytest: `exec` for one program, `summary` for CI, `validate` before a night of benchmarks,
-`doctor` before it for the machine, `diagnose` after one."""
+"""The command line beside pytest: `exec` for one program, `summary` for CI, `validate` and `stack` before a night of
+benchmarks, `doctor` before it for the machine, `diagnose` after one."""
 
 import typer
 
 from harness.cli import execute
 from harness.cli.diagnose import diagnose
 from harness.cli.doctor import doctor
+from harness.cli.stack import stack
 from harness.cli.summary import summary
 from harness.cli.validate import validate
 
@@ -21,6 +22,7 @@ def harness() -> None:
 app.command("exec", cls=execute.Command, context_settings={"allow_interspersed_args": False})(execute.execute)
 app.command()(diagnose)
 app.command()(doctor)
+app.command()(stack)
 app.command()(summary)
 app.command()(validate)
 

@@ -231,7 +231,7 @@ def run(request: Request, signals: Signals) -> Ending:
 
 def prepare(request: Request) -> Plan:
     """Check everything that can be wrong before launch, and make the folder.  Raises Refusal."""
-    from harness.attempt import Machine, Settings, missing
+    from harness.attempt import Machine, Settings, found_labels, missing
     from harness.cli.output import make_way
     from harness.cli.program import case_of
     from harness.labels import gather
@@ -275,6 +275,7 @@ def prepare(request: Request) -> Plan:
         base_dir=Path.cwd(),
         lock_dir=lock_dir(os.environ),
         labels=labels,
+        found_labels=found_labels(Path.cwd()),
         time_limit_s=limit_s,
         sample_interval_s=interval_s,
         aim=aim,

@@ -34,9 +34,8 @@ def validate(
 
 def _error(entry: "Case | BadScenario") -> str | None:
     """What is wrong with an entry; a good one's training arguments are looked up in the library it will run with."""
-    import sys
-
-    from harness.environment import StackError, read_stack
+    from harness.attempt import stack_there
+    from harness.environment import StackError
     from harness.scenario import BadScenario, check_training
 
     if isinstance(entry, BadScenario):
@@ -44,10 +43,11 @@ def _error(entry: "Case | BadScenario") -> str | None:
     if entry.scenario.trainer.kind != "hf":
         return None
     try:
-        source = read_stack(entry.scenario.python or sys.executable, entry.scenario.env).training_arguments
+        stack = stack_there(entry)
     except StackError:
         return None  # an interpreter that is not here is a reason to skip, not an error
-    return check_training(entry, source) if source else None
+    # An environment that is yet to be made is looked at when it is.
+    return check_training(entry, stack.training_arguments) if stack and stack.training_arguments else None
 
 
 def _described(case: "Case") -> str:
@@ -116,6 +116,9 @@ def _needs(scenario: "Scenario") -> str:
     if scenario.needs.gpu_memory_bytes:
         parts.append(f"{format_bytes(scenario.needs.gpu_memory_bytes)} on each GPU")
     parts += scenario.needs.packages
+    if scenario.stack is not None:
+        files = (*scenario.stack.requirements, *scenario.stack.no_deps)
+        parts.append(f"an environment of {' and '.join(Path(file).name for file in files)}")
     if scenario.time_limit_s:
         parts.append(f"at most {format_seconds(scenario.time_limit_s)}")
     if isinstance(scenario.hang_after_s, float):

@@ -21,9 +21,9 @@ from harness.engines import diagnostics
 from harness.journal import read_document
 from harness.probe.layout import JOB_ID, JobPaths
 from harness.probe.site_hook import RANK_SIGNS
-from harness.probe.staging import BUILT_IN, start_command
+from harness.probe.staging import BUILT_IN, FMS, start_command
 from harness.record import write_json
-from harness.scenario import Scenario, placeholders, resolved
+from harness.scenario import Scenario, fms, placeholders, resolved
 
 # `python -m torch.distributed.run`, but for two things.  The working directory is not in its sys.path: a `queue.py`
 # there is the target's.  And once a rank has died, the others have 5 s from SIGTERM to SIGKILL: torchrun closes them
@@ -56,6 +56,9 @@ def command(scenario: Scenario, python: str, job: JobPaths, prepared: Mapping[st
     trainer = scenario.trainer
     if trainer.kind == "hf":
         return [*launcher(python, scenario.world_size), *start_command(job, BUILT_IN, module=True)]
+    if trainer.kind == "fms":
+        arguments = fms.arguments(scenario, prepared)
+        return [*launcher(python, scenario.world_size), *start_command(job, FMS, *arguments, module=True)]
     assert trainer.target is not None  # the scenario's own check
     target = str(Path(python).parent / trainer.target) if trainer.form == "program" else trainer.target
     arguments = placeholders.fill(trainer.args, placeholders.keys_of(resolved(scenario)) | dict(prepared))
@@ -72,8 +75,9 @@ def launcher(python: str, world_size: int) -> list[str]:
     if world_size == 1:
         return [python, "-u"]
     # --standalone takes a free port.  Without --local-addr the ranks meet at the host's full name; where that cannot be
-    # resolved, they hang.
-    return [python, "-c", TORCHRUN, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(world_size)]
+    # resolved, they hang.  Without -- torchrun refuses a program's `--r`, which could be several of its own options.
+    here = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(world_size), "--"]
+    return [python, "-c", TORCHRUN, *here]
 
 
 def environment(
@@ -99,6 +103,8 @@ def environment(
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if offline:
         environ["HF_HUB_OFFLINE"] = "1"
+    if scenario.trainer.kind == "fms":  # else it writes to that of the pod, which is told the verdict
+        environ["TERMINATION_LOG_FILE"] = str(job.termination_log)
     environ |= dict(scenario.env) | {JOB_ID: job_id}
     return environ | _reaching_every_python(environ, job) if scenario.trainer.launcher == "own" else environ
 

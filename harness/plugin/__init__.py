@@ -69,7 +69,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     state = config.stash[STATE]
     if any(entry_of(item) is not None for item in session.items):
-        state.plan = make_plan(session.items, state.options, get_runner(config))
+        state.plan = make_plan(session.items, state.options, get_runner(config), config.invocation_params.dir)
         if not config.getoption("collectonly"):
             _open_session(config)
 

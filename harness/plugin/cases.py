@@ -92,13 +92,13 @@ def fail_if_bad(item: pytest.Item) -> None:
         pytest.fail(entry.error, pytrace=False)
 
 
-def make_plan(items: Sequence[pytest.Item], options: Options, runner: Runner) -> Plan:
-    """What each collected case needs, and which cannot run here."""
+def make_plan(items: Sequence[pytest.Item], options: Options, runner: Runner, base: Path) -> Plan:
+    """What each collected case needs, and which cannot run here.  `base`: where pytest was started."""
     entries = {item.nodeid: entry for item in items if (entry := entry_of(item)) is not None}
     good = [(nodeid, entry.id) for nodeid, entry in entries.items() if not hasattr(entry, "error")]
     directories = case_directories(good)
     cases = {
-        nodeid: _bad(entry) if hasattr(entry, "error") else _planned(entry, directories[nodeid], options, runner)
+        nodeid: _bad(entry) if hasattr(entry, "error") else _planned(entry, directories[nodeid], options, runner, base)
         for nodeid, entry in entries.items()
     }
     return Plan(slots=runner.slots, cases=cases)
@@ -108,7 +108,8 @@ def _bad(entry: "BadScenario") -> PlannedCase:
     return PlannedCase(case_id=entry.id, directory=None, experiment=entry.id, labels={}, error=entry.error)
 
 
-def _planned(case: "Case", directory: str, options: Options, runner: Runner) -> PlannedCase:
+def _planned(case: "Case", directory: str, options: Options, runner: Runner, base: Path) -> PlannedCase:
+    from harness.attempt import found_labels
     from harness.probe.redact import redact_tree, secret_values
 
     scenario = case.scenario
@@ -117,7 +118,7 @@ def _planned(case: "Case", directory: str, options: Options, runner: Runner) -> 
         case_id=case.id,
         directory=directory,
         experiment=scenario.name,
-        labels=redact_tree(scenario.labels_in(options.session, options.labels), secrets),
+        labels=redact_tree(scenario.labels_in(options.session, options.labels, found_labels(base)), secrets),
         gpus=scenario.gpus or 0,
         processes=scenario.processes or scenario.gpus or 1,
         skip=runner.missing(case),

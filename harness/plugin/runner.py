@@ -70,6 +70,7 @@ class AttemptRunner:
             base_dir=config.invocation_params.dir,
             lock_dir=lock_dir(os.environ),
             labels=options.labels,
+            found_labels=attempt.found_labels(config.invocation_params.dir),
             time_limit_s=options.time_limit_s,
             sample_interval_s=options.sample_interval_s or attempt.SAMPLE_INTERVAL_S,
             retry_wait_s=attempt.RETRY_WAIT_S if options.retry_wait_s is None else options.retry_wait_s,

@@ -28,10 +28,10 @@ def main(argv: Sequence[str]) -> None:
     job = JobPaths(Path(folder))
     _let_children_import()
     train(json.loads(job.job.read_text(encoding="utf-8"))["scenario"], job.outputs)
-    _leave()
+    leave()
 
 
-def _leave() -> None:
+def leave() -> None:
     """End a rank that has used gloo without taking the interpreter apart.
 
     Its threads outlive the Trainer: with torch 2.13 one of nine such ends was seen to abort ("terminate called without

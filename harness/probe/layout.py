@@ -47,6 +47,11 @@ class JobPaths:
         """Where the target may write (`output_dir`); removed after the job unless the scenario keeps it."""
         return self.root / "outputs"
 
+    @property
+    def termination_log(self) -> Path:
+        """What fms-hf-tuning says in the words of its own exit codes, all ranks in one file."""
+        return self.root / "termination.log"
+
     def node(self, node: int = 0) -> Path:
         return self.root / f"node-{node}"
 

@@ -8,6 +8,7 @@ from .layout import JobPaths
 from .site_hook import MODULE
 
 BUILT_IN = "harness_probe.finetune"  # module name of the built-in target `hf`, as the staged probe knows it
+FMS = "harness_probe.fms"  # the same of fms-hf-tuning's trainer
 
 
 def stage(job: JobPaths, *, every_python: bool = False) -> str:

@@ -6,7 +6,7 @@ from harness.scenario.arguments import check_training
 from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
-from harness.scenario.needs import absent, is_hub_id, reads, required_packages, unmet
+from harness.scenario.needs import absent, is_hub_id, reads, required_packages, unmet, unmet_gpus, unmet_packages
 from harness.scenario.schema import (
     Data,
     Diagnostics,
@@ -47,6 +47,8 @@ __all__ = [
     "required_packages",
     "resolved",
     "unmet",
+    "unmet_gpus",
+    "unmet_packages",
 ]
 
 

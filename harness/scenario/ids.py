@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import PurePath
 from typing import Any
 
 from harness.scenario.schema import Scenario
@@ -52,6 +53,8 @@ WORDS = {
     "data.file": "",
     "python": "",
     "stack": "",
+    "stack.requirements": "",
+    "stack.no_deps": "",
     "trainer": "",
     "trainer.kind": "",
     "trainer.target": "",
@@ -68,8 +71,10 @@ def case_id(scenario: Scenario, tokens: Mapping[str, str], label: str | None = N
     """The id of one combination.  `tokens` maps the dotted keys that make it to their words (see `token`).
 
     Name, model if it is an axis, method, batch size, sequence length, the other axes, label, number of processes.
-    A script's method, batch size and sequence length are its own business: they stand there only as axes."""
+    A script's method, batch size and sequence length are its own business, and the length of data that is there: they
+    stand there only as axes."""
     built_in = scenario.trainer.kind != "script"
+    there = scenario.data is not None and scenario.data.path is not None
     parts = [scenario.name, *(tokens[key] for key in _MODEL if key in tokens)]
     for key, known in (
         ("method", scenario.method.kind),
@@ -78,6 +83,8 @@ def case_id(scenario: Scenario, tokens: Mapping[str, str], label: str | None = N
     ):
         if key == "method" and key in tokens:
             parts.append(tokens[key])
+        elif key == "data.sequence_length" and there:
+            continue
         elif built_in or key in tokens or (key == "method" and "method.kind" in tokens):
             parts.append(known)
     others = [key for key in tokens if key not in _PLACED and key not in COUNTS]
@@ -95,6 +102,8 @@ def token(key: str, value: Any) -> str:
             ordered.remove("kind")
             ordered.insert(0, "kind")
         return "-".join(token(f"{key}.{name}", value[name]) for name in ordered) or "none"
+    if key.startswith("stack") and value is not None:  # files, by their names alone
+        value = [PurePath(path).stem for path in ([value] if isinstance(value, str) else value)]
     word = WORDS.get(key)
     own = word or safe(_own_word(key))
     if isinstance(value, bool):

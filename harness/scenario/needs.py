@@ -89,9 +89,9 @@ def unmet(
 
     `gpus` are the (name, memory in bytes) of the GPUs that may be used; `packages` the versions by name that the
     measured interpreter has, None when it is of no use, for `python_reason`; `gpu_reason` why no GPU was found."""
-    reasons = [_unmet_gpus(scenario, gpus, gpu_reason)]
+    reasons = [unmet_gpus(scenario, gpus, gpu_reason)]
     if packages is not None:
-        reasons += [_unmet_package(requirement, packages) for requirement in required_packages(scenario)]
+        reasons.append(unmet_packages(scenario, packages))
     else:
         reasons.append(
             f"needs the interpreter {scenario.python or 'of the harness'}; {python_reason or 'there is none'}"
@@ -100,7 +100,14 @@ def unmet(
     return ". ".join(found) or None
 
 
-def _unmet_gpus(scenario: Scenario, gpus: Sequence[tuple[str, int]], gpu_reason: str | None) -> str | None:
+def unmet_packages(scenario: Scenario, packages: Mapping[str, str]) -> str | None:
+    """The same of packages alone."""
+    reasons = [_unmet_package(requirement, packages) for requirement in required_packages(scenario)]
+    return ". ".join(reason for reason in reasons if reason is not None) or None
+
+
+def unmet_gpus(scenario: Scenario, gpus: Sequence[tuple[str, int]], gpu_reason: str | None) -> str | None:
+    """The same of GPUs alone."""
     if scenario.gpus is None:
         return None
     memory = scenario.needs.gpu_memory_bytes or 0

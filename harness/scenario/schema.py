@@ -8,7 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from harness.record import Kind
-from harness.scenario import placeholders
+from harness.scenario import fms, placeholders
 from harness.scenario.located import suggest
 
 # Above NCCL's own time-out for a collective operation (10 minutes), which says more, and below gloo's (30).
@@ -321,13 +321,14 @@ class Scenario(Frozen):
         """Training processes: one a GPU, or as many as `processes` says."""
         return self.gpus or self.processes or 1
 
-    def labels_in(self, session: str, given: Mapping[str, str]) -> dict[str, str]:
-        """Labels of a case: the reserved ones by default, then the scenario's own, then the session's."""
-        return {"experiment": self.name, "identifier": session, **self.labels, **given}
+    def labels_in(self, session: str, given: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+        """Labels of a case: by default the reserved ones and those of the surroundings, which are `found`, then the
+        scenario's own, then the session's."""
+        return {"experiment": self.name, "identifier": session, **found, **self.labels, **given}
 
-    def default_labels(self, given: Mapping[str, str]) -> list[str]:
-        """The reserved labels that nobody has given: a program's own go over them."""
-        return [name for name in ("experiment", "identifier") if name not in self.labels and name not in given]
+    def default_labels(self, given: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+        """The labels that nobody has given: a program's own go over them."""
+        return [name for name in self.labels_in("", {}, found) if name not in self.labels and name not in given]
 
     def time_limit_within(self, limit_s: float | None) -> float | None:
         """Seconds: the smaller of its own time limit and the session's; None where there is neither."""
@@ -378,6 +379,7 @@ class Scenario(Frozen):
         if self.on_gpu is False and self.needs.gpu_memory_bytes is not None:
             raise Refusal("needs gpus; remove it, or write gpus: N", "needs", "gpu_memory_bytes")
         self._check_training()
+        self._check_fms()
         self._check_names()
         self._check_retries()
         return self
@@ -430,6 +432,11 @@ class Scenario(Frozen):
                 raise Refusal(f"is not for a scenario; {OWNED[key]}", "training", key)
             if key in _AT_LEAST_ONE and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise Refusal(f"must be a whole number of at least 1, got {value!r}; correct it", "training", key)
+
+    def _check_fms(self) -> None:
+        refusal = fms.refusal(self) if self.trainer.kind == "fms" else None
+        if refusal is not None:
+            raise Refusal(refusal[0], *refusal[1])
 
     def _check_retries(self) -> None:
         kinds = [kind.value for kind in Kind if kind not in NEVER_RETRIED]

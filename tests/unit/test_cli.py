@@ -77,6 +77,19 @@ def test_validate_prints_what_is_expected_and_retried(tmp_path: Path) -> None:
     assert printed.count("retries") == 1
 
 
+def test_validate_tells_of_a_stack_and_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("nothing-of-this-name\n")
+    stack = "stack: {requirements: a.txt, no_deps: b.txt}\n"
+    (tmp_path / "mine.yaml").write_text(
+        f"name: x\nprocesses: 1\nmodel: tiny-llama\ntraining: {{max_stepz: 1}}\n{stack}"
+    )
+    result = run("validate", str(tmp_path))
+    assert result.exit_code == 0
+    assert "needs   1 process(es) on CPU, an environment of a.txt and b.txt\n" in result.stdout
+    assert not (tmp_path / "cache").exists()
+
+
 def test_validate_names_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(SCRIPT)
     (tmp_path / "bad.yaml").write_text("name: bad\ngpuz: 1\n")

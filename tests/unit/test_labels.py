@@ -1,11 +1,11 @@
-"""Labels of a command line: where they may come from, which wins, and what is refused."""
+"""Labels of a command line and of the surroundings: where they come from, which wins, and what is refused."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from harness.labels import LABEL_KEY, gather, parse_labels, read_labels_file
+from harness.labels import LABEL_KEY, found, gather, parse_labels, read_labels_file
 
 
 def test_an_argument_wins_over_the_file(tmp_path: Path) -> None:
@@ -59,3 +59,26 @@ def test_good_label_keys(key: str) -> None:
 @pytest.mark.parametrize("key", ["", ".a", "a.", "a b", "a\n", "ä", "x" * 64])
 def test_bad_label_keys(key: str) -> None:
     assert not LABEL_KEY.fullmatch(key)
+
+
+GITHUB = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "17"}
+
+
+@pytest.mark.parametrize(
+    "environ, url",
+    [
+        (GITHUB, "https://github.com/a/b/actions/runs/17"),
+        ({"CI_JOB_URL": "https://gitlab.example.org/a/-/jobs/4"}, "https://gitlab.example.org/a/-/jobs/4"),
+        ({"BUILD_URL": "https://jenkins.example.org/job/a/4/"}, "https://jenkins.example.org/job/a/4/"),
+        ({**GITHUB, "BUILD_URL": "https://something.example.org"}, "https://github.com/a/b/actions/runs/17"),
+        ({"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_address_of_the_ci_job(environ: dict[str, str], url: str | None) -> None:
+    assert found(None, environ, "node1") == {"host": "node1"} | ({"ci_job_url": url} if url else {})
+
+
+@pytest.mark.parametrize("dirty, told", [(False, "0123456789ab"), (True, "0123456789ab+dirty")])
+def test_the_state_of_the_repository(dirty: bool, told: str) -> None:
+    assert found({"commit": "0123456789abcdef" * 2, "dirty": dirty}, {}, "") == {"git": told}

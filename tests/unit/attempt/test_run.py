@@ -5,21 +5,23 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from harness.attempt import Machine, Settings, run_case
+from harness.attempt import Machine, Settings, missing, recipe, run_case
 from harness.attempt.machine import examined
 from harness.attempt.result import artifacts
-from harness.cli.program import case_of
+from harness.cli.program import SOURCE, case_of
 from harness.doctor import Facts
 from harness.engines.local import LocalJob
 from harness.journal import read_document
 from harness.probe.layout import JobPaths, attempt
 from harness.record import Kind, read_record
+from harness.scenario import Case, Needs, Scenario, StackFiles, Trainer
+from tests.unit.wheels import make_wheel
 
 MACHINE = Machine(gpus=(), cpus=("cpu-0",))
 
@@ -153,3 +155,83 @@ def test_looking_at_the_machine_imports_neither_torch_nor_aim(tmp_path: Path) ->
     code += "print(told['packages']['torch'] is not None, sorted({'torch', 'transformers', 'aim'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
     assert done.stdout == "True []\n"
+
+
+@pytest.fixture
+def in_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of environments, and an index that is given up at once."""
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    return tmp_path
+
+
+def case_on(folder: Path, requirements: str, **fields: Any) -> Case:
+    (folder / "my-stack.txt").write_text(requirements)
+    (folder / "program.py").write_text("import sys, alpha\nprint(alpha.VERSION, sys.prefix)\n")
+    scenario = Scenario(
+        name="s",
+        trainer=Trainer(kind="script", target=str(folder / "program.py")),
+        processes=1,
+        stack=StackFiles(requirements=[str(folder / "my-stack.txt")]),
+        measure_steps=False,
+        **fields,
+    )
+    return Case("s-1proc", scenario, SOURCE, keywords=(), marks=())
+
+
+def test_an_interpreter_by_any_of_its_names_makes_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+    (tmp_path / "snake").symlink_to(sys.executable)
+    files = StackFiles(requirements=[str(tmp_path / "a.txt")])
+    assert recipe(files, str(tmp_path / "snake")) == recipe(files, sys.executable)
+
+
+@pytest.mark.slow
+def test_a_case_runs_on_the_environment_of_its_stack(in_cache: Path, settings: Settings) -> None:
+    make_wheel(in_cache, "alpha", "1.7")
+    case = case_on(in_cache, "--no-index\n./alpha-1.7-py3-none-any.whl\n", needs=Needs(packages=["alpha>=1"]))
+    assert missing(case, MACHINE) is None  # before it has been made
+    told: list[str] = []
+    record = run_case(case, settings, MACHINE, case_dir=in_cache / "case", on_wait=told.append)
+    assert record.verdict is not None
+    assert (record.verdict.kind, record.verdict.reason) == (Kind.NONE, "")
+    assert ["my-stack.txt is made, once" in text for text in told] == [True]
+    made = record.environment["stack"]
+    printed = (in_cache / "case" / "attempt-1" / "rank-0" / "stdout.log").read_text().split()
+    assert printed == ["1.7", str(in_cache / "cache" / "stacks" / made["sha256"][:32])]
+    assert record.environment["packages"]["alpha"] == "1.7"
+    assert made["requirements"] == [str(in_cache / "my-stack.txt")]
+    assert record.environment["python"]["executable"].startswith(printed[1])
+    assert run_case(case, settings, MACHINE, case_dir=in_cache / "again", on_wait=told.append).verdict == record.verdict
+    assert len(told) == 1
+
+
+@pytest.mark.slow
+def test_a_stack_that_does_not_bring_what_is_needed_fails_the_case(in_cache: Path, settings: Settings) -> None:
+    make_wheel(in_cache, "alpha", "1.7")
+    case = case_on(in_cache, "--no-index\n./alpha-1.7-py3-none-any.whl\n", needs=Needs(packages=["alpha>=2"]))
+    record = run_case(case, settings, MACHINE, case_dir=in_cache / "case")
+    assert record.verdict is not None
+    assert record.verdict.kind is Kind.USER_ERROR
+    assert "stack: its files do not bring all: needs alpha>=2; there is 1.7" in record.verdict.reason
+    assert missing(case, MACHINE) is None  # the next time, too, it is the stack's failure and no reason to skip
+    assert record.attempts == []
+
+
+@pytest.mark.slow
+def test_an_index_that_does_not_answer_is_tried_again(in_cache: Path, settings: Settings) -> None:
+    case = case_on(in_cache, "--index-url http://user:hunter22hunter@127.0.0.1:9/simple\nalpha\n", retries={"any": 1})
+    told: list[str] = []
+    impatient = replace(settings, retry_wait_s=0.01)
+    record = run_case(case, impatient, MACHINE, case_dir=in_cache / "case", on_wait=told.append)
+    assert record.verdict is not None
+    assert (record.verdict.kind, record.verdict.transient) == (Kind.NETWORK, True)
+    assert "Connection refused" in record.verdict.reason
+    assert sum("not launched: network" in text for text in told) == 1
+    assert sum("is made, once" in text for text in told) == 2
+    assert read_record(in_cache / "case" / "record.json") == record
+    assert record.artifacts == {"stack_log": "stack.log"}
+    assert (record.attempts, record.environment["python"], record.environment["packages"]) == ([], None, {})
+    for text in (in_cache / "case" / "stack.log").read_text(), record.tail, record.model_dump_json():
+        assert "127.0.0.1:9" in text
+        assert "hunter22hunter" not in text

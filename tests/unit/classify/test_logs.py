@@ -235,6 +235,16 @@ def test_prefixes(prefix: str, rank: int | None) -> None:
     assert (verdict.kind, verdict.rank) == (Kind.GPU_OOM, rank)
 
 
+def test_a_prefix_of_a_tracebacks_first_line_alone() -> None:
+    """fms-hf-tuning 3.x logs the exceptions that it folds into exit codes."""
+    logged = "Rank-{0} [ERROR]:sft_trainer.py:main: {1}"
+    log = logged.format(1, trace("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"))
+    log += logged.format(0, trace(CLOSED))
+    verdict = ended(log, 203)
+    assert (verdict.kind, verdict.rank) == (Kind.HOST_OOM, 1)
+    assert [(each.kind, each.rank) for each in verdict.secondary] == [(Kind.NCCL, 0)]
+
+
 def test_after_a_progress_bar_on_the_same_line() -> None:
     log = "\r  3%|3    | 31/1040 [00:41<22:31,  1.34s/it]" * 5 + trace(OOM, "[rank1]: ")
     assert (ended(log).kind, ended(log).rank) == (Kind.GPU_OOM, 1)

@@ -18,6 +18,7 @@ from harness.engines.local import TORCHRUN, LocalJob, command, environment, swee
 from harness.leases import lease
 from harness.probe.layout import JobPaths
 from harness.scenario import Scenario
+from harness.scenario.fms import arguments
 from tests.unit.jobs import (
     DEADLINE_S,
     END_KEYS,
@@ -93,6 +94,19 @@ def test_one_process_is_started_directly(tmp_path: Path) -> None:
     assert command(scenario(trainer=module), "/py", job, {}) == [*start, "-m", "pkg.train", "x"]
     built_in = scenario(trainer={"kind": "hf"}, model={"path": "hub/id"})
     assert command(built_in, "/py", job, {}) == [*start, "-m", "harness_probe.finetune"]
+
+
+def test_fms_hf_tuning_is_started_through_the_check_of_its_arguments(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path)
+    fms = scenario(trainer={"kind": "fms", "options": {"packing": True}}, model={"path": "/m"})
+    prepared = {"model_dir": "/m", "data_file": "/d", "output_dir": "/o"}
+    argv = command(fms, "/py", job, prepared)
+    assert argv[2:6] == [f"{job.probe}/__main__.py", str(tmp_path), "-m", "harness_probe.fms"]
+    assert argv[6:] == arguments(fms, prepared)
+    environ = environment(fms, {"TERMINATION_LOG_FILE": "/dev/termination-log"}, job, gpus=[], cpus=1, job_id="i")
+    assert environ["TERMINATION_LOG_FILE"] == f"{tmp_path}/termination.log"
+    other = environment(scenario(), {"TERMINATION_LOG_FILE": "/pod"}, job, gpus=[], cpus=1, job_id="i")
+    assert other["TERMINATION_LOG_FILE"] == "/pod"
 
 
 def test_several_ranks_are_started_by_torchrun(tmp_path: Path) -> None:
@@ -314,7 +328,9 @@ def test_a_whole_job_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
-    case = scenario(processes=2)
+    # Each could be several of torchrun's own options, or end them.
+    words = ["--r", "4", "--n", "--nproc-per-node", "9", "--", "-x"]
+    case = scenario(processes=2, trainer={"kind": "script", "target": "/x/train.py", "args": words})
     paths = JobPaths(tmp_path)
     put_probe(paths)
     (tmp_path / "queue.py").write_text("raise ImportError('the target's own module, not the launcher's')")
@@ -326,7 +342,7 @@ def test_a_whole_job_of_two_ranks(tmp_path: Path) -> None:
     assert read_end(job)["exit_code"] == 0, job.launcher_log().read_text()
     for rank in (0, 1):
         got = json.loads((tmp_path / f"rank-{rank}" / "got.json").read_text())
-        assert got["argv"] == ["/x/train.py", "--lr", "1e-4"]
+        assert got["argv"] == ["/x/train.py", *words]
         expected = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         expected |= {"MASTER_ADDR": "127.0.0.1", "HARNESS_JOB_ID": "the-id", "CUDA_VISIBLE_DEVICES": ""}
         assert got["environ"] | expected == got["environ"]

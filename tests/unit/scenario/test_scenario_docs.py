@@ -1,4 +1,4 @@
-"""The examples of docs/scenarios.md load, and its tables name every key."""
+"""The examples of docs/scenarios.md and docs/foreign-programs.md load, and the tables name every key."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,15 @@ from harness.scenario import MODELS, BadScenario, Data, Scenario, load_scenarios
 from harness.scenario.schema import OWNED
 from harness.scenario.spelling import TOP_LEVEL
 
-TEXT = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = (DOCS / "scenarios.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+FOREIGN = re.findall(r"```yaml\n(.*?)```", (DOCS / "foreign-programs.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+@pytest.mark.parametrize("number", range(len(EXAMPLES) + len(FOREIGN)))
 def test_an_example_loads(tmp_path: Path, number: int) -> None:
-    (tmp_path / "example.yaml").write_text(EXAMPLES[number])
+    (tmp_path / "example.yaml").write_text([*EXAMPLES, *FOREIGN][number])
     found = load_scenarios(tmp_path)
     assert [entry.error for entry in found if isinstance(entry, BadScenario)] == []
     assert found

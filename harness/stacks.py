@@ -1,0 +1,217 @@
+"""Stacks of requirement files: a virtual environment for each contents and interpreter, made once a user."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cache import MADE, beside, cache_root, made_in_place
+from harness.probe.redact import redact, secret_values
+from harness.units import format_seconds
+
+LIMIT_S = 2 * 3600.0  # of one program: torch and what it needs is several GB, and a package may have to be compiled
+_TOLD_EVERY_S = 60.0
+_LOG = ".log"
+_PIP = ("-I", "-m", "pip", "--no-input", "--disable-pip-version-check")
+_INSTALL = ("install", "--progress-bar", "off")
+# Where pip would install to somewhere else, or nothing.
+_MISLEADING = {
+    "PIP_USER",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_DRY_RUN",
+    "PIP_PYTHON",
+    "PIP_REQUIRE_VIRTUALENV",
+}
+_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?=[^\s=-]))(.+)")
+
+
+class StackFailure(Exception):
+    """The environment could not be made.  `output` is what the program wrote, secrets hidden."""
+
+    def __init__(self, what: str, output: str = "", ended: int | None = None, *, out_of_time: bool = False) -> None:
+        super().__init__(what)
+        self.what, self.output, self.out_of_time = what, output, out_of_time
+        self.ended = ended  # exit code, negative for a signal; None: it was ended here, or never ran
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an environment is made of: files, absolute, and the interpreter that makes it."""
+
+    requirements: tuple[Path, ...]
+    no_deps: tuple[Path, ...]  # installed last, without what they depend on
+    python: str  # path
+    version: str  # of the interpreter
+
+    @property
+    def names(self) -> str:
+        return ", ".join(path.name for path in (*self.requirements, *self.no_deps))
+
+    def sha256(self) -> str:
+        """Of all that decides what is installed, as far as it lies on this machine, in hex.  Raises OSError."""
+        total = hashlib.sha256()
+        for part in self._parts():
+            total.update(f"{len(part)}\n".encode() + part)
+        return total.hexdigest()
+
+    def _parts(self) -> Iterator[bytes]:
+        yield f"{self.python} {self.version}".encode()
+        for kind, paths in (("requirements", self.requirements), ("no_deps", self.no_deps)):
+            yield kind.encode()
+            for path in paths:
+                yield from _contents(path, self.folder, set())
+
+    @property
+    def folder(self) -> Path:
+        """Where pip stands: relative paths of wheels are taken from the first file's folder."""
+        return self.requirements[0].parent
+
+
+def where(recipe: Recipe, environ: Mapping[str, str]) -> Path:
+    """The environment's folder, whether or not it is there.  Raises OSError when a file cannot be read."""
+    return cache_root(environ) / "stacks" / recipe.sha256()[:32]
+
+
+def interpreter(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def there(recipe: Recipe, environ: Mapping[str, str]) -> Path | None:
+    """The interpreter of the environment if it has been made; None too when a file cannot be read."""
+    try:
+        folder = where(recipe, environ)
+    except OSError:
+        return None
+    return interpreter(folder) if beside(folder, MADE).exists() and interpreter(folder).exists() else None
+
+
+def make(recipe: Recipe, environ: Mapping[str, str], on_wait: Callable[[str], None] | None = None) -> Path:
+    """The interpreter of the environment, which is made if it is not there: minutes, or as long as somebody else takes.
+
+    Raises StackFailure, and OSError where the cache cannot be written."""
+    tell = on_wait or (lambda _: None)
+    try:
+        folder = where(recipe, environ)
+    except OSError as error:
+        raise StackFailure(f"{error.filename}: {error.strerror}") from error
+
+    def fill(made: Path, lock: int) -> None:
+        log = beside(made, _LOG)
+        tell(f"the environment of {recipe.names} is made, once; what pip says is in {log}")
+        try:
+            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as output:
+                for command in commands(recipe, made):
+                    _call(command, recipe, environ, output.fileno(), lock, tell)
+        except StackFailure as failure:
+            raise StackFailure(
+                failure.what, _hidden(log, environ), failure.ended, out_of_time=failure.out_of_time
+            ) from None
+        finally:
+            _hidden(log, environ)
+
+    return interpreter(made_in_place(folder, fill, tell))
+
+
+def commands(recipe: Recipe, folder: Path) -> list[list[str]]:
+    """What makes the environment, in order."""
+    pip = [str(interpreter(folder)), *_PIP, *_INSTALL]
+    named = [word for path in recipe.requirements for word in ("-r", str(path))]
+    made = [[recipe.python, "-I", "-m", "venv", str(folder)], [*pip, *named]]
+    if recipe.no_deps:
+        made.append([*pip, "--no-deps", *(word for path in recipe.no_deps for word in ("-r", str(path)))])
+    return made
+
+
+def _call(
+    command: Sequence[str],
+    recipe: Recipe,
+    environ: Mapping[str, str],
+    output: int,
+    lock: int,
+    tell: Callable[[str], None],
+) -> None:
+    what = "pip" if "pip" in command else "venv"
+    clean = {name: value for name, value in environ.items() if name not in _MISLEADING}
+    try:
+        started = subprocess.Popen(
+            command,
+            cwd=recipe.folder,
+            env=clean,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(lock,),
+            start_new_session=True,  # so that what pip starts can be ended with it
+        )
+    except OSError as error:
+        raise StackFailure(f"{what} could not be started: {error}") from error
+    with _ended_with_us(started):
+        waited_s = 0.0
+        while waited_s < LIMIT_S:
+            try:
+                code = started.wait(_TOLD_EVERY_S)
+            except subprocess.TimeoutExpired:
+                waited_s += _TOLD_EVERY_S
+                tell(f"{what} still makes the environment of {recipe.names}, after {format_seconds(waited_s)}")
+                continue
+            if code != 0:
+                raise StackFailure(f"{what} ended with {code}", ended=code)
+            return
+        raise StackFailure(f"{what} had not ended after {format_seconds(LIMIT_S)}", out_of_time=True)
+
+
+class _ended_with_us:
+    """Ends a program and all that it started in its session when the block is left before it has ended."""
+
+    def __init__(self, started: "subprocess.Popen[bytes]") -> None:
+        self._started = started
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._started.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._started.pid, signal.SIGKILL)
+            self._started.wait()
+
+
+def _hidden(log: Path, environ: Mapping[str, str]) -> str:
+    """What the log holds, after secrets have been taken out of it there."""
+    try:
+        text = redact(log.read_text(errors="replace"), secret_values(environ))
+        log.write_text(text)
+    except OSError as error:  # a full disk, most likely: what pip said of it is lost
+        return f"{log}: {error}"
+    return text
+
+
+def _contents(path: Path, base: Path, seen: set[Path]) -> Iterator[bytes]:
+    """A file of requirements, and the files on this machine that it names: included ones, wheels, archives."""
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    content = path.read_bytes()
+    yield content
+    for line in content.decode(errors="replace").replace("\\\n", " ").splitlines():
+        plain = re.sub(r"(?:^|\s)#.*", "", line).strip()
+        if included := _INCLUDE.match(plain):
+            name = included[1].strip().strip("\"'")
+            if "://" not in name:
+                yield from _contents(path.parent / name, base, seen)
+        elif named := _local_file(plain, base):
+            with named.open("rb") as file:
+                yield hashlib.file_digest(file, "sha256").digest()
+
+
+def _local_file(line: str, base: Path) -> Path | None:
+    place = re.split(r"\s[;-]|\s*;", re.sub(r"^.*\s?@\s*(?=file:)", "", line), maxsplit=1)[0].strip()
+    path = base / place.removeprefix("file://").partition("#")[0]
+    return path if place and not line.startswith("-") and path.is_file() else None

@@ -1,0 +1,199 @@
+"""Environments of requirement files: what makes two the same, how one is made, and what is left when it cannot be."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import stacks
+from harness.cache import MADE, beside
+from harness.classify import judge_install
+from harness.record import Kind
+from harness.stacks import Recipe, StackFailure
+from tests.unit.wheels import make_wheel
+
+VERSION = "3.11.0"
+
+
+def recipe(*requirements: Path, no_deps: tuple[Path, ...] = (), python: str = sys.executable) -> Recipe:
+    return Recipe(requirements, no_deps, python, VERSION)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """No index is asked, and a lost one is not waited for."""
+    return {**os.environ, "HARNESS_CACHE": str(tmp_path / "cache"), "PIP_RETRIES": "0", "PIP_TIMEOUT": "5"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """base.txt with an included file, a constraint and a wheel."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    make_wheel(folder, "alpha")
+    (folder / "base.txt").write_text("--no-index\n-r more.txt\n-cpins.txt  # bound\n./alpha-1.0-py3-none-any.whl\n")
+    (folder / "more.txt").write_text("# nothing\n")
+    (folder / "pins.txt").write_text("alpha==1.0\n")
+    return folder
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "the file": lambda folder: (folder / "base.txt").write_text("alpha==1.0\n"),
+    "an included file": lambda folder: (folder / "more.txt").write_text("beta\n"),
+    "a constraint": lambda folder: (folder / "pins.txt").write_text("alpha<2\n"),
+    "a wheel": lambda folder: make_wheel(folder, "alpha", requires=("beta",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_all_that_is_installed_makes_the_hash(files: Path, change: Callable[[Path], object]) -> None:
+    before = recipe(files / "base.txt").sha256()
+    assert recipe(files / "base.txt").sha256() == before
+    change(files)
+    assert recipe(files / "base.txt").sha256() != before
+
+
+def test_interpreter_order_and_part_make_the_hash_and_the_place_does_not(files: Path) -> None:
+    one, two = files / "more.txt", files / "pins.txt"
+    same = {
+        recipe(one, two).sha256(),
+        recipe(two, one).sha256(),
+        recipe(one, no_deps=(two,)).sha256(),
+        recipe(one, two, python="/usr/bin/other").sha256(),
+        Recipe((one, two), (), sys.executable, "3.12.0").sha256(),
+    }
+    assert len(same) == 5
+    moved = files.rename(files.with_name("elsewhere"))
+    assert recipe(moved / "more.txt", moved / "pins.txt").sha256() in same
+
+
+def test_a_file_that_includes_itself(files: Path) -> None:
+    (files / "more.txt").write_text("-r base.txt\n")
+    assert len(recipe(files / "base.txt").sha256()) == 64
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_once_and_again_for_other_contents(files: Path, environ: dict[str, str]) -> None:
+    make_wheel(files, "beta", requires=("nothing-of-this-name",))
+    (files / "last.txt").write_text("--no-index\n./beta-1.0-py3-none-any.whl\n")
+    wanted = recipe(files / "base.txt", no_deps=(files / "last.txt",))
+    told: list[str] = []
+    assert stacks.there(wanted, environ) is None
+    python = stacks.make(wanted, {**environ, "PIP_USER": "1", "PYTHONPATH": "/nowhere"}, told.append)
+    assert stacks.there(wanted, environ) == python
+    assert python.is_relative_to(environ["HARNESS_CACHE"])
+    code = "import alpha, beta, sys; print(alpha.VERSION, beta.VERSION, sys.prefix)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1.0", "1.0", str(python.parents[1])]
+    assert "the environment of base.txt, last.txt is made, once" in told[0]
+    assert stacks.make(wanted, environ, told.append) == python
+    assert len(told) == 1
+    (files / "more.txt").write_text("# other contents\n")
+    assert stacks.there(wanted, environ) is None
+    assert stacks.make(wanted, environ) != python
+
+
+@pytest.mark.slow
+def test_what_a_killed_maker_left_is_made_anew(files: Path, environ: dict[str, str]) -> None:
+    wanted = recipe(files / "base.txt")
+    folder = stacks.where(wanted, environ)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text("half")
+    assert stacks.there(wanted, environ) is None
+    python = stacks.make(wanted, environ)
+    assert python.is_relative_to(folder)
+    assert subprocess.run([python, "-c", "import alpha"], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_two_at_once_make_one(files: Path, environ: dict[str, str]) -> None:
+    made: list[Path] = []
+    told: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(stacks.make(recipe(files / "base.txt"), environ, told.append)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+    assert made[0] == made[1]
+    assert sum("is made, once" in text for text in told) == 1
+
+
+def failure(path: Path, text: str, environ: dict[str, str]) -> StackFailure:
+    path.write_text(text)
+    with pytest.raises(StackFailure) as failed:
+        stacks.make(recipe(path), environ)
+    folder = stacks.where(recipe(path), environ)
+    assert (folder.exists(), beside(folder, MADE).exists()) == (False, False)
+    return failed.value
+
+
+@pytest.mark.slow
+def test_a_package_that_is_not_there_is_the_users_error(tmp_path: Path, environ: dict[str, str]) -> None:
+    failed = failure(tmp_path / "bad.txt", "--no-index\nnothing-of-this-name==1.0\n", environ)
+    verdict = judge_install(failed.what, failed.output, failed.ended)
+    assert (verdict.kind, verdict.transient) == (Kind.USER_ERROR, False)
+    assert "Could not find a version that satisfies the requirement nothing-of-this-name==1.0" in verdict.reason
+
+
+@pytest.mark.slow
+def test_an_index_that_does_not_answer_is_the_networks_and_its_password_is_hidden(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    retries = {**environ, "PIP_RETRIES": "1"}
+    index = "http://user:hunter22hunter@127.0.0.1:9/simple"
+    failed = failure(tmp_path / "net.txt", f"--index-url {index}\nnothing-of-this-name\n", retries)
+    verdict = judge_install(failed.what, failed.output, failed.ended)
+    assert (verdict.kind, verdict.transient) == (Kind.NETWORK, True)
+    assert "Connection refused" in verdict.reason
+    assert "hunter22hunter" not in failed.output
+    logs = list((tmp_path / "cache" / "stacks").glob(".*.log"))
+    assert [path.stat().st_mode & 0o777 for path in logs] == [0o600]
+    assert "hunter22hunter" not in logs[0].read_text()
+    assert "127.0.0.1:9" in logs[0].read_text()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "a.txt").write_text("-r gone.txt\n")
+    assert stacks.there(recipe(tmp_path / "a.txt"), environ) is None
+    with pytest.raises(StackFailure, match=r"gone\.txt: No such file"):
+        stacks.make(recipe(tmp_path / "a.txt"), environ)
+
+
+def test_an_interpreter_that_cannot_make_one(tmp_path: Path, environ: dict[str, str]) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho 'Error: ensurepip is not available' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(StackFailure) as failed:
+        stacks.make(recipe(tmp_path / "a.txt", python=str(fake)), environ)
+    verdict = judge_install(failed.value.what, failed.value.output, failed.value.ended)
+    assert (verdict.kind, verdict.reason) == (Kind.USER_ERROR, "stack: ensurepip is not available")
+
+
+@pytest.mark.slow
+def test_an_interrupted_maker_leaves_neither_a_folder_nor_a_process(
+    files: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = files.parent / "slow-python"
+    slow.write_text(f"#!/bin/sh\necho $$ > {files}/pid\nsleep 600\n")
+    slow.chmod(0o755)
+
+    def interrupt(text: str) -> None:
+        if "still makes" in text and (files / "pid").exists():
+            raise KeyboardInterrupt
+
+    wanted = recipe(files / "base.txt", python=str(slow))
+    monkeypatch.setattr(stacks, "_TOLD_EVERY_S", 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        stacks.make(wanted, environ, interrupt)
+    pid = int((files / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+    assert not stacks.where(wanted, environ).exists()
