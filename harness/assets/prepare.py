@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.assets.making import AssetsError, Maker
 from harness.record import Asset
 from harness.scenario import Scenario, is_hub_id, reads
-from harness.scenario.schema import Data, Model
+from harness.scenario.parts import Data, Model
 
 __all__ = ["NOTHING", "Assets", "AssetsError", "prepare"]
 

@@ -7,7 +7,7 @@ from harness.scenario.catalogue import MODELS, parameter_count
 from harness.scenario.expectation import expected_kind
 from harness.scenario.load import BadScenario, Case, Source, load_scenarios
 from harness.scenario.needs import absent, is_hub_id, reads, required_packages, unmet, unmet_gpus, unmet_packages
-from harness.scenario.schema import (
+from harness.scenario.parts import (
     Data,
     Diagnostics,
     Expect,
@@ -15,11 +15,11 @@ from harness.scenario.schema import (
     Method,
     Model,
     Needs,
-    Scenario,
     StackFiles,
     Trainer,
     When,
 )
+from harness.scenario.schema import Scenario
 
 __all__ = [
     "MODELS",

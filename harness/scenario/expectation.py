@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from harness.record import Kind
-from harness.scenario.schema import Expect, When
+from harness.scenario.parts import Expect, When
 
 
 def expected_kind(expect: Expect | None, gpus: Sequence[tuple[str, int]]) -> Kind | None:

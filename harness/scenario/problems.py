@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from harness.scenario import ids, schema
+from harness.scenario import ids, parts
 from harness.scenario.located import ScenarioError, YamlMap, line_of, suggest
 from harness.scenario.spelling import RENAMED
 
@@ -14,16 +14,17 @@ MAX_SHOWN = 5
 
 _YAML_KEYS = {field: key for key, field in RENAMED.items()}
 _PARTS: dict[str, type[BaseModel]] = {
-    "model": schema.Model,
-    "method": schema.Method,
-    "trainer": schema.Trainer,
-    "data": schema.Data,
-    "data.lengths": schema.Lengths,
-    "needs": schema.Needs,
-    "expect": schema.Expect,
-    "expect.when": schema.When,
-    "diagnostics": schema.Diagnostics,
-    "until": schema.Until,
+    "model": parts.Model,
+    "method": parts.Method,
+    "trainer": parts.Trainer,
+    "data": parts.Data,
+    "data.lengths": parts.Lengths,
+    "needs": parts.Needs,
+    "expect": parts.Expect,
+    "expect.when": parts.When,
+    "diagnostics": parts.Diagnostics,
+    "until": parts.Until,
+    "stack": parts.StackFiles,
 }
 _KINDS = {
     "int_type": ("a whole number", "write one without quotes or a point"),
@@ -58,7 +59,7 @@ def of_validation(error: ValidationError, scenario: YamlMap, keys: Sequence[str]
 
 def _problem(item: dict[str, Any], path: list[str | int], scenario: YamlMap, keys: Sequence[str]) -> ScenarioError:
     context = item.get("ctx") or {}
-    if isinstance(refusal := context.get("error"), schema.Refusal):
+    if isinstance(refusal := context.get("error"), parts.Refusal):
         path = [*path, *refusal.path]
     fields = [step for step in path if isinstance(step, str)]
     key = ".".join(fields)

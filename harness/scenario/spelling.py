@@ -12,7 +12,8 @@ from typing import Any
 
 from harness.scenario.catalogue import MODELS
 from harness.scenario.located import ScenarioError, YamlList, YamlMap, merge, suggest
-from harness.scenario.schema import ANY, Scenario, Until
+from harness.scenario.parts import Until
+from harness.scenario.schema import ANY, Scenario
 from harness.units import parse_bytes, parse_seconds
 
 METHODS = ("full", "lora")
