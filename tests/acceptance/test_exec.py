@@ -54,7 +54,7 @@ def test_success(pod: Pod) -> None:
         ("oom", 1, Kind.GPU_OOM, "asked for 2.15 GiB"),
         ("nccl", 1, Kind.NCCL, "ncclRemoteError"),
         ("idle", 1, Kind.NO_TRAINING, "trainable tensors changed in 6 steps"),
-        ("peer-death", 2, Kind.NCCL, ""),
+        ("peer-death", 2, Kind.UNKNOWN, "rank 1 ended with exit code 7 and no exception was seen"),
         ("sigkill", 2, Kind.KILLED, "rank 1 was ended by SIGKILL"),
     ],
 )

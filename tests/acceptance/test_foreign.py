@@ -39,6 +39,7 @@ FAILED: dict[str, tuple[Kind, int | None, str | None, str]] = {
     "fails_in_callback": (Kind.GPU_OOM, 4, None, "asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 4"),
     "fails_in_save": (Kind.DISK_FULL, None, "save", "[Errno 28] No space left on device: 'out/model.safetensors'"),
     "swallows": (Kind.GPU_OOM, 4, None, "asked for 2.15 GiB, 1.03 GiB of 79.25 GiB free, step 4"),
+    "leaves": (Kind.UNKNOWN, 4, None, "rank 1 ended with exit code 9 and no exception was seen"),
 }
 
 
@@ -48,7 +49,7 @@ def scenarios() -> str:
         return f"- {{name: {manner.replace('_', '-')}, processes: {processes}, trainer: {target}}}\n"
 
     alone = [scenario(manner, 1) for manner in TRAINED]
-    return "scenarios:\n" + "".join(alone + [scenario(manner, 2) for manner in (*FAILED, "leaves")])
+    return "scenarios:\n" + "".join(alone + [scenario(manner, 2) for manner in FAILED])
 
 
 @pytest.fixture(scope="module")
@@ -104,19 +105,10 @@ def test_the_cause_and_its_rank_are_found(bench: Bench, manner: str) -> None:
     verdict: Verdict | None = record_of(bench, manner, 2).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.rank) == (kind, 1)
-    assert verdict.reason.endswith(reason)
+    assert verdict.reason.removesuffix("; its peers lost it").endswith(reason)
     assert verdict.part == part
     if step is not None:
         assert verdict.step == step
-
-
-def test_a_rank_that_leaves_without_a_word(bench: Bench) -> None:
-    """Whether its peer comes to tell of a lost connection before torchrun ends it is a matter of milliseconds."""
-    verdict = record_of(bench, "leaves", 2).verdict
-    assert verdict is not None
-    assert (verdict.kind, verdict.rank) in [(Kind.UNKNOWN, 1), (Kind.NCCL, None)]
-    assert "rank 1 ended with exit code 9" in verdict.reason
-    assert verdict.transient is None
 
 
 @pytest.mark.parametrize("manner", ["plain", "two_trainers", "accelerate_loop"])

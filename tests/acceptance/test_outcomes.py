@@ -24,6 +24,7 @@ scenarios:
   - {name: success, processes: 1, trainer: {args: [success]}}
   - {name: oom, processes: 2, trainer: {args: [oom]}}
   - {name: peer-death, processes: 2, trainer: {args: [peer-death]}}
+  - {name: nccl, processes: 2, trainer: {args: [nccl]}}
   - {name: user-error, processes: 1, trainer: {args: [user-error]}}
   - {name: swallow, processes: 1, trainer: {args: [swallow]}}
   - {name: nothing, processes: 1, trainer: {args: [nothing]}}
@@ -35,7 +36,8 @@ scenarios:
 EXPECTED = {
     "success-1proc": ("none", "passed"),
     "oom-2proc": ("gpu_oom", "skipped"),
-    "peer-death-2proc": ("nccl", "skipped"),
+    "peer-death-2proc": ("unknown", "failure"),
+    "nccl-2proc": ("nccl", "skipped"),
     "user-error-1proc": ("user_error", "failure"),
     "swallow-1proc": ("gpu_oom", "skipped"),
     "nothing-1proc": ("no_training", "failure"),

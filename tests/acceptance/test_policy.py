@@ -34,7 +34,7 @@ scenarios:
         - {kind: gpu_oom, when: {gpu_memory_at_least: 100GiB}, label: large}
   - {name: no-gpu, processes: 1, trainer: {args: [oom]}, expect: {kind: gpu_oom, when: {gpu_memory_below: 100GiB}}}
   - {name: flaky, processes: 1, trainer: {args: [flaky, marker]}, retries: 2}
-  - {name: used-up, processes: 2, trainer: {args: [peer-death]}, retries: {nccl: 1}}
+  - {name: used-up, processes: 1, trainer: {args: [nccl]}, retries: {nccl: 1}}
   - {name: lasting, processes: 1, trainer: {args: [oom]}, retries: 2}
 """
 # case -> (verdict, what JUnit shows, what was expected, attempts)
@@ -47,7 +47,7 @@ EXPECTED = {
     "by-gpu-large-1gpu": ("gpu_oom", "pytest.xfail", None, None),
     "no-gpu-1proc": ("gpu_oom", "pytest.xfail", None, None),
     "flaky-1proc": ("none", "passed", None, "2"),
-    "used-up-2proc": ("nccl", "pytest.xfail", None, "2"),
+    "used-up-1proc": ("nccl", "pytest.xfail", None, "2"),
     "lasting-1proc": ("gpu_oom", "pytest.xfail", None, None),
 }
 
@@ -112,13 +112,13 @@ def test_a_case_that_passed_on_attempt_2_says_so(ended: Ended) -> None:
     assert summary.returncode == 1
     retried = summary.stdout.partition("### Retried\n")[2]
     assert "- **flaky-1proc** passed on attempt 2; attempt 1: nccl: rank 0" in retried
-    assert "- **used-up-2proc** xfailed on attempt 2; attempt 1: nccl: rank 0" in retried
+    assert "- **used-up-1proc** xfailed on attempt 2; attempt 1: nccl: rank 0" in retried
     expected = summary.stdout.partition("### Ended badly, as expected (passed)\n")[2].partition("###")[0]
     assert {case for case in EXPECTED if f"- **{case}** `gpu" in expected} == {"met-2proc", "by-gpu-small-1gpu"}
 
 
 def test_retries_end(ended: Ended) -> None:
-    record = ended.record("used-up-2proc")
+    record = ended.record("used-up-1proc")
     assert [attempt.verdict.kind for attempt in record.attempts if attempt.verdict] == ["nccl", "nccl"]
     assert len(ended.record("lasting-1proc").attempts) == 1
 

@@ -533,9 +533,23 @@ def test_a_job_that_ended_well_and_changed_nothing() -> None:
     assert judge(evidence(FINE, idle, expects_steps=False)).kind is Kind.NONE
 
 
-def test_a_rank_that_left_without_a_word_is_no_passing_fault_of_the_network() -> None:
-    ends = rank(0, error=error("RuntimeError", PEER, t=10)), rank(1)
-    verdict = judge(evidence(BAD, *ends, rank_exits={1: 9}))
+def test_a_rank_that_left_without_a_word_is_not_the_networks_fault() -> None:
+    ends = rank(0, step(1), error=error("RuntimeError", PEER, t=10)), rank(1, step(1))
+    verdict = judge(evidence(BAD, *ends, rank_exits={0: 1, 1: 9}))
+    assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.UNKNOWN, 1, None)
+    assert verdict.reason == "rank 1 ended with exit code 9 and no exception was seen; its peers lost it"
+    assert [(each.kind, each.rank) for each in verdict.secondary] == [(Kind.NCCL, 0)]
+
+
+def test_a_rank_that_left_and_wrote_so_itself() -> None:
+    ends = rank(0, error=error("RuntimeError", PEER, t=10)), rank(1, event("end", exit_code=3))
+    verdict = judge(evidence(BAD, *ends))
+    assert (verdict.kind, verdict.rank) == (Kind.UNKNOWN, 1)
+
+
+def test_a_rank_that_fell_silent_before_it_was_seen_tells_nothing() -> None:
+    """Its probe never ran, so that its silence shows nothing: the others' words are all there is."""
+    verdict = judge(evidence(BAD, rank(0, error=error("RuntimeError", PEER, t=10)), rank_exits={1: 9}))
     assert (verdict.kind, verdict.rank, verdict.transient) == (Kind.NCCL, None, None)
     assert verdict.reason.endswith("rank 1 ended with exit code 9 and told nothing")
 
