@@ -78,6 +78,9 @@ def execute(
             help="Who starts the ranks: the harness, or TARGET itself, as `-m accelerate.commands.launch` does."
         ),
     ] = Launcher.HARNESS,
+    python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="Interpreter that TARGET runs on (default: the harness's own).")
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label the job; may be given several times.")
     ] = None,
@@ -133,6 +136,7 @@ def execute(
         job_dir=job_dir,
         nproc=nproc,
         launcher=launcher,
+        python=python,
         labels=label or [],
         labels_file=labels_file,
         time_limit=time_limit,
@@ -173,6 +177,7 @@ class Request:
     job_dir: Path | None
     nproc: int
     launcher: Launcher
+    python: str | None
     labels: Sequence[str]
     labels_file: Path | None
     time_limit: str | None
@@ -256,6 +261,7 @@ def prepare(request: Request) -> Plan:
             processes=request.nproc,
             on_gpus=bool(machine.gpus),
             launcher=request.launcher.value,
+            python=request.python,
             hang_after_s=_silence(request.hang_after),
         )
     except ValueError as error:

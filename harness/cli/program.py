@@ -18,6 +18,7 @@ def case_of(
     processes: int,
     on_gpus: bool,
     launcher: Literal["harness", "own"] = "harness",
+    python: str | None = None,
     hang_after_s: float | Literal["auto", "none"] = "auto",
 ) -> Case:
     """The case of `FILE ARGS...` or `-m MODULE ARGS...`.  Raises ValueError for anything else."""
@@ -36,6 +37,7 @@ def case_of(
         ),
         gpus=processes if on_gpus else None,
         processes=None if on_gpus else processes,
+        python=python,
         hang_after_s=hang_after_s,
     )
     return Case(case_id(scenario, {}), scenario, SOURCE, keywords=(), marks=())

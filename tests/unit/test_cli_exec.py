@@ -150,6 +150,17 @@ def test_who_starts_the_ranks(outside: Path, prepared: list[Plan], options: list
     assert prepared[0].case.scenario.trainer.launcher == launcher
 
 
+def test_another_interpreter(
+    outside: Path, prepared: list[Plan], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "snake"
+    other.symlink_to(sys.executable)
+    run("--python", str(other), "--", "train.py")
+    assert prepared[0].case.scenario.python == str(other)
+    assert run("--python", "/no/such/python", "--", "train.py").exit_code == 2
+    assert "there is no interpreter /no/such/python" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options, silence",
     [([], (900.0, True)), (["--hang-after", "90s"], (90.0, False)), (["--hang-after", "none"], (None, False))],
