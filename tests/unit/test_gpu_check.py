@@ -91,7 +91,7 @@ def test_both_ways_run_the_same_jobs(tmp_path: Path) -> None:
         assert isinstance(case, Case)
         scenario = resolved(case.scenario)
         told = bare.pop(scenario["name"])
-        method = {key: value for key, value in scenario["method"].items() if value is not None}
-        known = {key: scenario[key] for key in ("model", "data", "training", "gpus")} | {"method": method}
+        method, data = ({k: v for k, v in scenario[key].items() if v is not None} for key in ("method", "data"))
+        known = {key: scenario[key] for key in ("model", "training", "gpus")} | {"method": method, "data": data}
         assert json.loads(json.dumps(known)) == told
     assert bare == {}

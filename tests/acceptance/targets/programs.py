@@ -202,6 +202,9 @@ def fails_in_callback() -> None:
 
 class Unsaved(Trainer):
     def _save(self, *args: Any, **kwargs: Any) -> None:
+        if not LAST:
+            super()._save(*args, **kwargs)
+            return
         raise OSError(errno.ENOSPC, "No space left on device", "out/model.safetensors")
 
 
