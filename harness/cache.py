@@ -4,14 +4,17 @@ A folder's name is the hash of what it is made of, so that nothing in it ever be
 whoever else wants it waits; what a killed maker left is swept by the next one.  All of it may be deleted at any time.
 """
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+POLL_S = 0.2  # while somebody else makes what is waited for
 MAKING = ".making-"  # the beginning of a temporary folder's name, then the final one's name
 LOCK, MADE = ".lock", ".made"  # files beside a folder: who makes it, and that one made in place is whole
 
@@ -20,23 +23,35 @@ LOCK, MADE = ".lock", ".made"  # files beside a folder: who makes it, and that o
 Make = Callable[[Path, int], None]
 
 
+class StillBeingMade(Exception):
+    """Somebody else takes longer than there is time to wait."""
+
+
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """HARNESS_CACHE, else a folder `tuning-harness` in $XDG_CACHE_HOME, else in ~/.cache; absolute, not yet made."""
+    """HARNESS_CACHE, else a folder `tuning-harness` in $XDG_CACHE_HOME, else in ~/.cache; absolute, not yet made.
+
+    Raises OSError where there is no home folder: a container whose user has no name."""
     given = environ.get("HARNESS_CACHE")
     if given:
         return Path(given).absolute()
     xdg = environ.get("XDG_CACHE_HOME") or ""  # a relative one is to be ignored, says its specification
-    base = Path(xdg) if os.path.isabs(xdg) else Path(environ.get("HOME") or Path.home()) / ".cache"
+    try:
+        base = Path(xdg) if os.path.isabs(xdg) else Path(environ.get("HOME") or Path.home()) / ".cache"
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, "no home folder for a cache; set HARNESS_CACHE", "~") from error
     return base.absolute() / "tuning-harness"
 
 
-def made_once(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None) -> Path:
+def made_once(
+    folder: Path, make: Make, on_wait: Callable[[str], None] | None = None, deadline: float | None = None
+) -> Path:
     """The folder, filled by `make` if it is not there; a temporary one is filled and then renamed.
 
-    Raises what `make` raises, after removing what it wrote, and OSError (a full disk, a folder that cannot be made)."""
+    Raises what `make` raises, after removing what it wrote, OSError (a full disk, a folder that cannot be made), and
+    StillBeingMade as `locked` does."""
     if folder.is_dir():
         return folder
-    with locked(folder, on_wait) as fd:
+    with locked(folder, on_wait, deadline) as fd:
         if not folder.is_dir():
             _sweep(folder)
             making = Path(tempfile.mkdtemp(prefix=f"{MAKING}{folder.name}-", dir=folder.parent))
@@ -49,14 +64,14 @@ def made_once(folder: Path, make: Make, on_wait: Callable[[str], None] | None = 
     return folder
 
 
-def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None) -> Path:
+def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None, *, needed: str = ".") -> Path:
     """As `made_once`, for what cannot be renamed (virtual environments hold their own path): `make` fills the folder
-    itself, and a file beside it says that it is whole."""
-    mark = beside(folder, MADE)
-    if mark.exists() and folder.is_dir():
+    itself, and a file beside it says that it is whole.  It is made anew where `needed`, a path in it, has gone."""
+    if is_whole(folder, needed):
         return folder
     with locked(folder, on_wait) as fd:
-        if not (mark.exists() and folder.is_dir()):
+        if not is_whole(folder, needed):
+            mark = beside(folder, MADE)
             mark.unlink(missing_ok=True)
             if folder.exists():
                 shutil.rmtree(folder)
@@ -70,11 +85,17 @@ def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | Non
     return folder
 
 
+def is_whole(folder: Path, needed: str = ".") -> bool:
+    """Whether a folder that is made in place has been made, and has `needed` in it."""
+    return beside(folder, MADE).exists() and (folder / needed).exists()
+
+
 @contextmanager
-def locked(folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[int]:
+def locked(folder: Path, on_wait: Callable[[str], None] | None = None, deadline: float | None = None) -> Iterator[int]:
     """Hold the lock of a folder that need not exist, waiting for whoever holds it; gives the lock's descriptor.
 
-    `on_wait` is told once, if it has to be waited for."""
+    `on_wait` is told once, if it has to be waited for.  Raises StillBeingMade when it is still held at `deadline`, on
+    the monotonic clock."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(beside(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -83,10 +104,23 @@ def locked(folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterat
         except BlockingIOError:
             if on_wait is not None:
                 on_wait(f"{folder} is being made by another process")
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            if deadline is None:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            else:
+                _lock_before(deadline, fd, folder)
         yield fd
     finally:
         os.close(fd)
+
+
+def _lock_before(deadline: float, fd: int, folder: Path) -> None:
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StillBeingMade(f"{folder} is still being made by another process") from None
+        time.sleep(POLL_S)
 
 
 def beside(folder: Path, suffix: str) -> Path:

@@ -73,6 +73,7 @@ def _read_stack(python: str, env: tuple[tuple[str, str], ...]) -> Stack:
     found = shutil.which(os.path.expanduser(python))
     if found is None:
         raise StackError(f"there is no interpreter {python}")
+    found = os.path.abspath(found)  # it is asked, and used, in other folders than this one
     try:
         # As a job sees it: with PYTHONPATH and the user's own packages, but with nothing of the folder we stand in.
         done = subprocess.run(

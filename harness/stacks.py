@@ -1,21 +1,47 @@
 """Stacks of requirement files: a virtual environment for each contents and interpreter, made once a user."""
 
+import codecs
+import errno
 import hashlib
 import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cache import MADE, beside, cache_root, made_in_place
+from harness.cache import beside, cache_root, is_whole, made_in_place
 from harness.probe.redact import redact, secret_values
 from harness.units import format_seconds
 
+# UTF-32's begins with UTF-16's.
+_MARKS = [
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+]
+# Started in a session of its own, with this process's id and a command.  It holds the lock while the command runs, and
+# ends all of the session at once when this process dies: an orphan would fill the folder that the next one makes anew,
+# or, waiting for an index that does not answer, keep the lock for ever.
+_WATCHED = """
+import ctypes, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    code = subprocess.call(sys.argv[2:])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+"""
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # what pip takes for the name of one
 LIMIT_S = 2 * 3600.0  # of one program: torch and what it needs is several GB, and a package may have to be compiled
 _TOLD_EVERY_S = 60.0
+_FULL_BYTES = 2**20  # free on a disk that is full: the last file did not fit
 _LOG = ".log"
 _PIP = ("-I", "-m", "pip", "--no-input", "--disable-pip-version-check")
 _INSTALL = ("install", "--progress-bar", "off")
@@ -29,6 +55,7 @@ _MISLEADING = {
     "PIP_PYTHON",
     "PIP_REQUIRE_VIRTUALENV",
 }
+_PYTHON = "bin/python"
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?=[^\s=-]))(.+)")
 
 
@@ -80,7 +107,7 @@ def where(recipe: Recipe, environ: Mapping[str, str]) -> Path:
 
 
 def interpreter(folder: Path) -> Path:
-    return folder / "bin" / "python"
+    return folder / _PYTHON
 
 
 def there(recipe: Recipe, environ: Mapping[str, str]) -> Path | None:
@@ -89,13 +116,13 @@ def there(recipe: Recipe, environ: Mapping[str, str]) -> Path | None:
         folder = where(recipe, environ)
     except OSError:
         return None
-    return interpreter(folder) if beside(folder, MADE).exists() and interpreter(folder).exists() else None
+    return interpreter(folder) if is_whole(folder, _PYTHON) else None
 
 
 def make(recipe: Recipe, environ: Mapping[str, str], on_wait: Callable[[str], None] | None = None) -> Path:
     """The interpreter of the environment, which is made if it is not there: minutes, or as long as somebody else takes.
 
-    Raises StackFailure, and OSError where the cache cannot be written."""
+    Raises StackFailure."""
     tell = on_wait or (lambda _: None)
     try:
         folder = where(recipe, environ)
@@ -116,7 +143,10 @@ def make(recipe: Recipe, environ: Mapping[str, str], on_wait: Callable[[str], No
         finally:
             _hidden(log, environ)
 
-    return interpreter(made_in_place(folder, fill, tell))
+    try:
+        return interpreter(made_in_place(folder, fill, tell, needed=_PYTHON))
+    except OSError as error:
+        raise StackFailure(f"the cache cannot be used: {error}") from error
 
 
 def commands(recipe: Recipe, folder: Path) -> list[list[str]]:
@@ -141,7 +171,7 @@ def _call(
     clean = {name: value for name, value in environ.items() if name not in _MISLEADING}
     try:
         started = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", _WATCHED, str(os.getpid()), *command],
             cwd=recipe.folder,
             env=clean,
             stdin=subprocess.DEVNULL,
@@ -162,9 +192,15 @@ def _call(
                 tell(f"{what} still makes the environment of {recipe.names}, after {format_seconds(waited_s)}")
                 continue
             if code != 0:
-                raise StackFailure(f"{what} ended with {code}", ended=code)
+                raise StackFailure(f"{what} ended with {code}{_full_disk(output)}", ended=code)
             return
         raise StackFailure(f"{what} had not ended after {format_seconds(LIMIT_S)}", out_of_time=True)
+
+
+def _full_disk(log: int) -> str:
+    """What the program could not write into its log, which lies on the disk that it has filled."""
+    free = os.fstatvfs(log).f_bavail * os.fstatvfs(log).f_frsize
+    return f": {os.strerror(errno.ENOSPC)}" if free < _FULL_BYTES else ""
 
 
 class _ended_with_us:
@@ -186,8 +222,8 @@ class _ended_with_us:
 def _hidden(log: Path, environ: Mapping[str, str]) -> str:
     """What the log holds, after secrets have been taken out of it there."""
     try:
-        text = redact(log.read_text(errors="replace"), secret_values(environ))
-        log.write_text(text)
+        text = redact(log.read_text(encoding="utf-8", errors="replace"), secret_values(environ))
+        log.write_text(text, encoding="utf-8")
     except OSError as error:  # a full disk, most likely: what pip said of it is lost
         return f"{log}: {error}"
     return text
@@ -200,15 +236,27 @@ def _contents(path: Path, base: Path, seen: set[Path]) -> Iterator[bytes]:
     seen.add(path.resolve())
     content = path.read_bytes()
     yield content
-    for line in content.decode(errors="replace").replace("\\\n", " ").splitlines():
-        plain = re.sub(r"(?:^|\s)#.*", "", line).strip()
+    for line in _text(content).replace("\\\n", " ").splitlines():
+        plain = _VARIABLE.sub(_value, re.sub(r"(?:^|\s)#.*", "", line).strip())
         if included := _INCLUDE.match(plain):
             name = included[1].strip().strip("\"'")
-            if "://" not in name:
+            if "://" not in name and "\0" not in name:
                 yield from _contents(path.parent / name, base, seen)
         elif named := _local_file(plain, base):
             with named.open("rb") as file:
                 yield hashlib.file_digest(file, "sha256").digest()
+
+
+def _text(content: bytes) -> str:
+    """As pip reads it: by the mark at its beginning, which Windows writes, else as UTF-8."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, errors="replace")
+    return content.decode(errors="replace")
+
+
+def _value(found: "re.Match[str]") -> str:
+    return os.environ.get(found[1]) or found[0]
 
 
 def _local_file(line: str, base: Path) -> Path | None:

@@ -1,7 +1,10 @@
 """Makes checkpoints and data files, and fetches from a hub, each once: under a lock, in the user's cache."""
 
+import errno
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,16 +14,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.assets import rows, script
-from harness.cache import cache_root, locked, made_once
+from harness.cache import StillBeingMade, cache_root, locked, made_once
 from harness.classify import judge_exception
 from harness.probe import errors, synthetic
 from harness.record import Asset, Kind, Verdict
 from harness.scenario import ids
+from harness.units import format_bytes
 
 TOKENIZER = Path(__file__).parent / "tokenizer"
 PROBE = Path(errors.__file__).parent
 HASH_LENGTH = 32  # of the 64 digits: what a folder's name holds
 TAIL_LINES = 40
+NAME_LENGTH = 80  # what a model_type adds to a folder's name, which a file system limits
 
 
 class AssetsError(Exception):
@@ -56,7 +61,9 @@ class Maker:
             self._tell(f"{told['parameters']:,} random weights written in {time.monotonic() - began:.0f} s")
 
         with _judged("writing a checkpoint"):
-            folder = made_once(self._folder("models", f"{name}-{dtype}", digest), make, self.on_wait)
+            folder = made_once(
+                self._folder("models", f"{name[:NAME_LENGTH]}-{dtype}", digest), make, self.on_wait, self.deadline
+            )
         return Asset(path=str(folder), source="made", sha256=digest)
 
     def data(self, data: Mapping[str, Any]) -> Asset:
@@ -69,14 +76,18 @@ class Maker:
 
         def make(folder: Path, fd: int) -> None:
             plain = folder / "data.jsonl"
+            _check_room(folder, data)
             with plain.open("w", encoding="utf-8") as file:
-                file.writelines(rows.lines(data))
+                for line in rows.lines(data):
+                    if self.deadline is not None and time.monotonic() > self.deadline:
+                        raise _out_of_time()
+                    file.write(line)
             if parquet:
                 self._run("parquet", {"source": str(plain), "to": str(folder / "data.parquet")}, fd)
                 plain.unlink()
 
         with _judged("writing synthetic data"):
-            folder = made_once(self._folder("data", data["format"], digest), make, self.on_wait)
+            folder = made_once(self._folder("data", data["format"], digest), make, self.on_wait, self.deadline)
         return Asset(path=str(folder / f"data.{data['file']}"), source="made", sha256=digest)
 
     def fetched(self, repository: str, kind: Literal["model", "dataset"]) -> Asset:
@@ -84,7 +95,7 @@ class Maker:
         name = f"{kind}--{repository.replace('/', '--')}"
         with _judged(f"fetching {kind} {repository}"):
             self._tell(f"fetching {kind} {repository}")
-            with locked(cache_root(self.environ) / "hub" / ids.safe(name), self.on_wait) as fd:
+            with locked(cache_root(self.environ) / "hub" / ids.safe(name), self.on_wait, self.deadline) as fd:
                 folder = self._run("snapshot", {"id": repository, "type": kind}, fd)["folder"]
         return Asset(path=folder, source="hub", sha256=None, revision=Path(folder).name)
 
@@ -111,8 +122,7 @@ class Maker:
                 pass_fds=(fd,),
             )
         except subprocess.TimeoutExpired as error:
-            said = "the time limit was reached before model and data were there"
-            raise AssetsError(Verdict(kind=Kind.TIMEOUT, reason=said), _tail(error.stderr)) from None
+            raise _out_of_time(_tail(error.stderr)) from None
         told = _last_document(done.stdout)
         if told is None:
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
@@ -142,9 +152,24 @@ def _judged(doing: str) -> Iterator[None]:
     except _ScriptError as error:
         tail = "\n".join(part for part in (error.tail, error.told.get("traceback")) if part)
         raise AssetsError(judge_exception(error.told, doing), tail) from None
+    except StillBeingMade as error:
+        raise _out_of_time(str(error)) from error
     except (OSError, ValueError, MemoryError) as error:
         told = errors.describe(error, where="main", step=None, phase="assets")
         raise AssetsError(judge_exception(told, doing)) from error
+
+
+def _out_of_time(tail: str = "") -> AssetsError:
+    said = "the time limit was reached before model and data were there"
+    return AssetsError(Verdict(kind=Kind.TIMEOUT, reason=said), tail)
+
+
+def _check_room(folder: Path, data: Mapping[str, Any]) -> None:
+    """Raises OSError where the rows cannot fit: what fills a disk to its end fails others, too."""
+    least, free = rows.least_bytes(data), shutil.disk_usage(folder).free
+    if least > free:
+        said = f"{os.strerror(errno.ENOSPC)}: {format_bytes(least)} of rows or more, {format_bytes(free)} free"
+        raise OSError(errno.ENOSPC, said, str(folder.parent))
 
 
 def _digest(asked: Mapping[str, Any], sources: list[Path]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from harness.probe.synthetic import document_lengths
+from harness.probe.synthetic import each_length
 
 # 15 consonants and 5 vowels: 75 words of two letters, which scripts/train_tokenizer.py makes tokens of.
 WORDS = tuple("".join(pair) for pair in product("bdfghklmnprstvw", "aeiou"))
@@ -17,6 +17,13 @@ WORDS = tuple("".join(pair) for pair in product("bdfghklmnprstvw", "aeiou"))
 AROUND_A_MESSAGE = 2
 # Format -> tokens of the shortest row.
 SHORTEST = {"text": 2, "messages": 2 * (AROUND_A_MESSAGE + 1), "prompt_completion": 2, "preference": 2}
+
+
+def least_bytes(data: Mapping[str, Any]) -> int:
+    """What the texts of all rows take at least: each token is two letters and a space."""
+    lengths = data["lengths"]
+    shortest = int(data["sequence_length"] if lengths == "fixed" else lengths["min"])
+    return int(data["samples"]) * shortest * 3
 
 
 def lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -35,7 +42,7 @@ def rows(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         raise ValueError(f"data.format: unknown format {kind!r}; known: {', '.join(SHORTEST)}")
     if int(data["sequence_length"]) < SHORTEST[kind]:
         raise ValueError(f"data.sequence_length: a row of {kind} takes at least {SHORTEST[kind]} tokens")
-    for index, length in enumerate(document_lengths(dict(data))):
+    for index, length in enumerate(each_length(data)):
         yield _row(kind, random.Random(f"row-{seed}-{index}"), max(length, SHORTEST[kind]))
 
 

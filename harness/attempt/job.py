@@ -22,10 +22,11 @@ from harness.probe.staging import stage
 from harness.record import Kind, Lease, Verdict, write_json
 from harness.sampling import sampler
 from harness.sampling.gpus import Gpu
-from harness.scenario import Case, absent, check_training, resolved, unmet_packages
+from harness.scenario import Case, Scenario, absent, check_training, placeholders, resolved, unmet_packages
 from harness.units import format_bytes
 
 JOB_SCHEMA = 1
+ADDED_BYTES = 32 * 1024  # of variables and arguments, by the probe and launchers
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Job:
 def refuse(case: Case, settings: Settings, stack: Stack, case_dir: Path) -> Verdict | None:
     """What can be known to fail before launch: files and arguments that are not there, secrets in them, a full disk."""
     wrong = absent(case.scenario, settings.base_dir) or _secret_argument(case) or _unreachable(case, case_dir)
+    wrong = wrong or _too_long(case.scenario, stack.executable, case_dir)
     if wrong is None and stack.made_of is not None:
         lacking = unmet_packages(case.scenario, stack.packages)
         wrong = f"stack: its files do not bring all: {lacking}" if lacking else None
@@ -81,6 +83,23 @@ def _unreachable(case: Case, case_dir: Path) -> str | None:
     """A folder that PYTHONPATH cannot name, where it has to."""
     if case.scenario.trainer.launcher == "own" and os.pathsep in str(case_dir):
         return f"trainer.launcher: own needs a results folder without {os.pathsep!r} in its path: {case_dir}"
+    return None
+
+
+def _too_long(scenario: Scenario, python: str, case_dir: Path) -> str | None:
+    """What Linux would not start: an argument of more than 32 pages, or more than ARG_MAX with the variables."""
+    command = local.command(scenario, python, JobPaths(case_dir), dict.fromkeys(placeholders.PREPARED, ""))
+    variables = [f"{name}={value}" for name, value in {**os.environ, **scenario.env}.items()]
+    arguments, others = ([len(os.fsencode(text)) + 1 for text in texts] for texts in (command, variables))
+    one, everything = 32 * os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_ARG_MAX")
+    if max(arguments) > one:
+        said = f"{format_bytes(max(arguments))}, and the system takes {format_bytes(one)}"
+        return f"trainer.args: one has {said}; pass it in a file"
+    # Each has a pointer, too; launchers and the probe add some of their own.
+    total = sum(arguments) + sum(others) + 8 * (len(arguments) + len(others)) + ADDED_BYTES
+    if total > everything:
+        said = f"{format_bytes(total)} with all variables, and the system takes {format_bytes(everything)}"
+        return f"trainer.args: all have {said}; pass them in a file"
     return None
 
 

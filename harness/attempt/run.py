@@ -5,8 +5,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness import assets, environment
@@ -57,7 +57,8 @@ def run_case(
     def attempt() -> Record:
         draft = _draft(case, settings, machine, nodeid, _earlier_attempts(case_dir))
         try:
-            stack = stack_of(case, on_wait)
+            with _told_if_interrupted(draft, case_dir, "its stack was looked at or made"):
+                stack = stack_of(case, on_wait)
             found = environment.describe_stack(stack) | {"doctor": examined(settings.session_dir, stack.executable)}
             draft = draft.model_copy(update={"environment": draft.environment | found})
             return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
@@ -127,7 +128,8 @@ def _run(
     if refusal is not None:
         return _save(_refused(draft, refusal), case_dir)
     try:
-        given = _given(case, settings, stack, on_wait)
+        with _told_if_interrupted(draft, case_dir, "model and data were made or fetched"):
+            given = _given(case, settings, stack, on_wait)
     except assets.AssetsError as error:
         secrets = secrets_of(case)
         refused = _refused(draft, redacted(error.verdict, secrets), redact(error.tail, secrets))
@@ -169,7 +171,7 @@ def _without_stack(case: Case, failure: StackFailure, draft: Record, case_dir: P
     found = {"state": "finished", "verdict": verdict}
     if failure.output:
         path = case_dir / STACK_LOG
-        path.write_text(failure.output)
+        path.write_text(failure.output, encoding="utf-8")
         tail = "\n".join(failure.output.splitlines()[-TAIL_LINES:])
         found |= {"artifacts": {"stack_log": STACK_LOG}, "tail": f"--- {STACK_LOG}\n{tail}"}
     return _save(draft.model_copy(update=found), case_dir)
@@ -230,6 +232,19 @@ def _given(case: Case, settings: Settings, stack: Stack, on_wait: Callable[[str]
         limit_s=case.scenario.time_limit_within(settings.time_limit_s),
         on_wait=on_wait,
     )
+
+
+@contextmanager
+def _told_if_interrupted(draft: Record, case_dir: Path, doing: str) -> Iterator[None]:
+    """What comes before the launch may take an hour: a record says that it was cut off there."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        said = f"ended from outside ({str(error) or 'Ctrl-C'}) while {doing}, before the job was launched"
+        with suppress(OSError):
+            case_dir.mkdir(parents=True, exist_ok=True)
+            _save(_refused(draft, Verdict(kind=Kind.KILLED, reason=said, transient=None)), case_dir)
+        raise
 
 
 def _refused(draft: Record, verdict: Verdict, tail: str = "") -> Record:

@@ -18,7 +18,10 @@ def judge_install(what: str, output: str, ended: int | None, *, out_of_time: boo
 
     `what` says how it ended in words, `ended` its exit code, negative for a signal; None: ended here, or never ran."""
     errors = [(number, found[1]) for number, line in enumerate(output.splitlines(), 1) if (found := _ERROR.match(line))]
-    number, text = errors[0] if errors else (None, _last_line(output) or what)
+    raised = [(found[1], found[2]) for line in output.splitlines() if (found := _RAISED.match(line))]
+    number, text = errors[0] if errors else (None, _without_ensurepip(output) or _last_line(output) or what)
+    if text == "Exception:" and raised:  # pip's word for an error that it does not know; it says which at the end
+        text = f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
     reason = text.strip()[:REASON_LENGTH]
     evidence = [Evidence(file="stack.log", line=number, text=reason)] if output.strip() else []
 
@@ -30,7 +33,7 @@ def judge_install(what: str, output: str, ended: int | None, *, out_of_time: boo
     if out_of_time:
         return verdict(Kind.TIMEOUT, None, what)
     lines = output.splitlines()
-    told = [*((found[1], found[2]) for line in lines if (found := _RAISED.match(line))), *(("", e) for _, e in errors)]
+    told = [*raised, *(("", error) for _, error in errors), *([] if errors else [("", text), ("", what)])]
     for name, message in told:
         row = match(name, [], message)
         if row is not None and row.kind not in _NOT_OF_INSTALLS:
@@ -40,6 +43,13 @@ def judge_install(what: str, output: str, ended: int | None, *, out_of_time: boo
     if lost and "(from versions: none)" in output:
         return verdict(Kind.NETWORK, True, f"{reason}; {lost[-1][1]}: {lost[-1][2]}"[:REASON_LENGTH])
     return verdict(Kind.USER_ERROR, False)
+
+
+def _without_ensurepip(output: str) -> str | None:
+    """What Debian says over nine lines where its package python3-venv is missing; the last says nothing of it."""
+    said = re.search(r"ensurepip\s+is\s+not\s+available", output)
+    package = re.search(r"\bapt(?:-get)? install (\S+)", output)
+    return f"ensurepip is not available; install {package[1]}" if said and package else None
 
 
 def _last_line(text: str) -> str:

@@ -9,9 +9,9 @@ nothing before it predicts it.
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 IGNORED = -100
@@ -66,16 +66,21 @@ def layout(data: dict[str, Any]) -> Layout:
     return made
 
 
-def document_lengths(data: dict[str, Any]) -> list[int]:
+def document_lengths(data: Mapping[str, Any]) -> list[int]:
     """Lengths in tokens, one a sample, within 2 and the sequence length; drawn from the seed."""
+    return list(each_length(data))
+
+
+def each_length(data: Mapping[str, Any]) -> Iterator[int]:
+    """The same, one by one: there may be a hundred million."""
     longest, samples = int(data["sequence_length"]), int(data["samples"])
     spec: Any = data.get("lengths") or "fixed"
     if spec == "fixed":
-        return [longest] * samples
+        return repeat(longest, samples)
     draw = _sampler(spec, longest, random.Random(f"lengths-{data.get('seed') or 0}"))
     low = max(SHORTEST, int(spec.get("min") or SHORTEST))
     high = min(longest, int(spec.get("max") or longest))
-    return [min(high, max(low, round(draw()))) for _ in range(samples)]
+    return (min(high, max(low, round(draw()))) for _ in range(samples))
 
 
 def _sampler(spec: dict[str, Any], longest: int, source: random.Random) -> Any:

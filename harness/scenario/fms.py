@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.scenario.placeholders import options, text_of
+from harness.scenario.placeholders import options
 
 if TYPE_CHECKING:
     from harness.scenario.schema import Scenario
@@ -51,7 +51,7 @@ def arguments(scenario: "Scenario", prepared: Mapping[str, str]) -> list[str]:
     default away."""
     given = {**scenario.training, **scenario.trainer.options}
     settings = {**_made(scenario, prepared), **_defaults(scenario, given), **given}
-    return [word for key, value in settings.items() if value is not None for word in _words(key, value)]
+    return options(settings)
 
 
 def refusal(scenario: "Scenario") -> tuple[str, tuple[str, ...]] | None:
@@ -120,10 +120,3 @@ def _defaults(scenario: "Scenario", given: Mapping[str, Any]) -> dict[str, Any]:
         return defaults | {"dataset_text_field": "text"}
     template = {"response_template": RESPONSE_TEMPLATE, "data_formatter_template": RESPONSE_TEMPLATE + " {{text}}"}
     return defaults | template
-
-
-def _words(key: str, value: Any) -> list[str]:
-    """`--key value`; text that looks like an option is joined to its key."""
-    if isinstance(value, str) and value.startswith("-"):
-        return [f"--{key}={text_of(value)}"]
-    return options({key: value})

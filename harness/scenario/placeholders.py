@@ -56,8 +56,16 @@ def escape(text: str) -> str:
 
 
 def options(values: Mapping[str, Any]) -> list[str]:
-    """`--key value` for each key, as Hugging Face's argument parser reads them."""
-    return [word for key, value in values.items() for word in (f"--{key}", *words(value))]
+    """`--key value` for each key that has a value, as Hugging Face's argument parser reads them.
+
+    A value that looks like an option (-1e-07, too, for argparse) is joined to its key."""
+    return [word for key, value in values.items() if value is not None for word in _option(key, words(value))]
+
+
+def _option(key: str, given: Sequence[str]) -> list[str]:
+    if len(given) == 1 and given[0].startswith("-"):
+        return [f"--{key}={given[0]}"]
+    return [f"--{key}", *given]
 
 
 def words(value: Any) -> list[str]:

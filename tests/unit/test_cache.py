@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness.cache import LOCK, MADE, MAKING, Make, beside, cache_root, locked, made_in_place, made_once
+from harness.cache import LOCK, MADE, MAKING, Make, StillBeingMade, beside, cache_root, locked, made_in_place, made_once
 
 Once = Callable[..., Path]
 
@@ -55,6 +56,32 @@ def filled(text: str) -> Make:
 )
 def test_where_the_cache_is(environ: dict[str, str], root: str) -> None:
     assert cache_root(environ) == Path(root)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
+    with pytest.raises(FileNotFoundError, match="set HARNESS_CACHE"):
+        cache_root({})
+
+
+def test_who_waits_no_longer_than_until_the_deadline(tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = tmp_path / "folder"
+    with locked(folder), pytest.raises(StillBeingMade, match="still being made"):
+        made_once(folder, filled("mine"), told.append, time.monotonic() + 0.3)
+    assert (len(told), folder.exists()) == (1, False)
+    made_once(folder, filled("mine"), told.append, 0.0)
+    assert (folder / "whole").read_text() == "mine"
+
+
+def test_a_folder_made_in_place_that_has_lost_what_it_needs_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for text in ("first", "second"):
+        made_in_place(folder, filled(text), needed="whole")
+        made_in_place(folder, filled("none"), needed="whole")
+        assert (folder / "whole").read_text() == text
+        (folder / "whole").unlink()
 
 
 @pytest.mark.parametrize("once", [made_once, made_in_place])

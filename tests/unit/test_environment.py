@@ -45,6 +45,13 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
         read_stack(str(fake), {})
 
 
+def test_an_interpreter_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    assert read_stack("./python", {}).executable == str(tmp_path / "python")
+
+
 def test_git_state(tmp_path: Path) -> None:
     assert environment.git_state(tmp_path) is None
 

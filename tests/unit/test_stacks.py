@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness import stacks
-from harness.cache import MADE, beside
+from harness.cache import MADE, beside, locked
 from harness.classify import judge_install
 from harness.record import Kind
 from harness.stacks import Recipe, StackFailure
@@ -74,6 +75,44 @@ def test_interpreter_order_and_part_make_the_hash_and_the_place_does_not(files: 
 def test_a_file_that_includes_itself(files: Path) -> None:
     (files / "more.txt").write_text("-r base.txt\n")
     assert len(recipe(files / "base.txt").sha256()) == 64
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_an_included_file_counts_whatever_wrote_the_first_one(files: Path, encoding: str) -> None:
+    (files / "base.txt").write_bytes("--no-index\r\n-r more.txt\r\n".encode(encoding))
+    before = recipe(files / "base.txt").sha256()
+    CHANGES["an included file"](files)
+    assert recipe(files / "base.txt").sha256() != before
+
+
+def test_a_variable_in_the_name_of_an_included_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "base.txt").write_text("-r ${PINS_DIR}/pins.txt\n")
+    monkeypatch.setenv("PINS_DIR", str(files))
+    before = recipe(files / "base.txt").sha256()
+    CHANGES["a constraint"](files)
+    assert recipe(files / "base.txt").sha256() != before
+    monkeypatch.delenv("PINS_DIR")
+    with pytest.raises(FileNotFoundError, match="PINS_DIR"):
+        recipe(files / "base.txt").sha256()
+
+
+def test_a_cache_that_cannot_be_used_is_told(files: Path, environ: dict[str, str]) -> None:
+    cache = files / "cache"
+    cache.write_text("a file")
+    with pytest.raises(StackFailure, match=f"the cache cannot be used: .*{cache}") as failed:
+        stacks.make(recipe(files / "base.txt"), {**environ, "HARNESS_CACHE": str(cache)})
+    verdict = judge_install(failed.value.what, failed.value.output, failed.value.ended)
+    assert verdict.kind is Kind.USER_ERROR
+
+
+@pytest.mark.slow
+def test_an_environment_that_has_lost_its_interpreter_is_made_anew(files: Path, environ: dict[str, str]) -> None:
+    wanted = recipe(files / "base.txt")
+    python = stacks.make(wanted, environ)
+    python.unlink()
+    assert stacks.there(wanted, environ) is None
+    assert stacks.make(wanted, environ) == python
+    assert python.exists()
 
 
 @pytest.mark.slow
@@ -195,5 +234,44 @@ def test_an_interrupted_maker_leaves_neither_a_folder_nor_a_process(
     with pytest.raises(KeyboardInterrupt):
         stacks.make(wanted, environ, interrupt)
     pid = int((files / "pid").read_text())
-    assert not Path(f"/proc/{pid}").exists()
+    wait_for(lambda: not running(pid))
     assert not stacks.where(wanted, environ).exists()
+
+
+MAKER = """
+import os, sys
+from pathlib import Path
+from harness import stacks
+stacks.make(stacks.Recipe((Path(sys.argv[1]),), (), sys.argv[2], "3"), os.environ)
+"""
+
+
+def test_a_killed_maker_leaves_no_process_and_no_lock(files: Path, environ: dict[str, str]) -> None:
+    slow = files.parent / "slow-python"
+    slow.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {files}/half && mv {files}/half {files}/pid\nwait\n")
+    slow.chmod(0o755)
+    maker = subprocess.Popen([sys.executable, "-c", MAKER, files / "more.txt", slow], env=environ)
+    wait_for((files / "pid").exists)
+    pid = int((files / "pid").read_text())
+    assert running(pid)
+    maker.kill()
+    maker.wait()
+    wait_for(lambda: not running(pid))
+    folder = stacks.where(Recipe((files / "more.txt",), (), str(slow), "3"), environ)
+    with locked(folder, deadline=time.monotonic() + 30):
+        pass
+
+
+def running(pid: int) -> bool:
+    """Whether it is there and has not ended: nobody may wait for an orphan in a container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from harness.assets import script
 from harness.assets.making import TOKENIZER, AssetsError, Maker
+from harness.cache import locked
 from harness.record import Kind
 from harness.scenario import MODELS
 
@@ -127,6 +129,37 @@ def test_the_time_limit_of_the_case_holds(tmp_path: Path) -> None:
     with pytest.raises(AssetsError) as raised:
         maker(tmp_path, interpreter(tmp_path, "exec sleep 300"), deadline=0.0).model("m", SHAPE, "float32", 0)
     assert raised.value.verdict.kind is Kind.TIMEOUT
+
+
+def test_the_time_limit_of_the_case_holds_for_rows_too(tmp_path: Path) -> None:
+    with pytest.raises(AssetsError) as raised:
+        maker(tmp_path, deadline=time.monotonic() + 0.2).data({**DATA, "samples": 2_000_000})
+    assert raised.value.verdict.kind is Kind.TIMEOUT
+    assert list((tmp_path / "cache" / "data").glob("[!.]*")) == []
+
+
+def test_the_time_limit_of_the_case_holds_while_somebody_else_makes_it(tmp_path: Path) -> None:
+    made = Path(maker(tmp_path).data(DATA).path).parent
+    shutil.rmtree(made)
+    with locked(made), pytest.raises(AssetsError) as raised:
+        maker(tmp_path, deadline=0.0).data(DATA)
+    assert raised.value.verdict.kind is Kind.TIMEOUT
+    assert "is still being made by another process" in raised.value.tail
+
+
+def test_rows_that_no_disk_holds_are_refused_before_one_is_written(tmp_path: Path) -> None:
+    lengths = {"distribution": "uniform", "min": 16_000_000, "max": 16_777_216, "mean": None, "std": None}
+    for asked in ({}, {"lengths": lengths}):
+        with pytest.raises(AssetsError) as raised:
+            maker(tmp_path).data({**DATA, "samples": 100_000_000, "sequence_length": 16_777_216, **asked})
+        assert raised.value.verdict.kind is Kind.DISK_FULL
+        assert " of rows or more, " in raised.value.verdict.reason
+
+
+def test_a_long_type_of_model_makes_no_name_that_a_disk_refuses(tmp_path: Path) -> None:
+    python = interpreter(tmp_path, """echo '{"parameters": 1}'""")
+    made = maker(tmp_path, python).model("q" * 300, SHAPE, "float32", 0)
+    assert Path(made.path).is_dir()
 
 
 def test_a_stack_without_the_library_needs_nothing_else_to_say_so(tmp_path: Path) -> None:

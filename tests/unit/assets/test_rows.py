@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.assets.making import TOKENIZER
-from harness.assets.rows import SHORTEST, WORDS, lines, rows
+from harness.assets.rows import SHORTEST, WORDS, least_bytes, lines, rows
 from harness.probe.synthetic import document_lengths
 
 LENGTHS = {"distribution": "lognormal", "mean": 20.0, "std": 12.0, "min": 2, "max": 48}
@@ -42,6 +42,14 @@ def test_a_row_has_as_many_tokens_as_its_length(tokenizer: Any, kind: str) -> No
     counted = [{len(tokenizer.encode(text).ids) for text in texts(kind, row)} for row in rows(spec)]
     assert counted == [{length} for length in wanted]
     assert len(set(wanted)) > 10
+
+
+@pytest.mark.parametrize("kind", SHORTEST)
+@pytest.mark.parametrize("lengths", ["fixed", LENGTHS])
+def test_no_rows_take_less_than_the_least(kind: str, lengths: Any) -> None:
+    spec = data(kind, lengths=lengths)
+    assert least_bytes(spec) == 200 * 3 * (48 if lengths == "fixed" else 2)
+    assert sum(map(len, lines(spec))) >= least_bytes(spec)
 
 
 @pytest.mark.parametrize("kind", ["prompt_completion", "preference"])

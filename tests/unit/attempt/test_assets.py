@@ -9,7 +9,7 @@ import pytest
 
 from harness.attempt import Machine, Settings, run_case
 from harness.journal import read_document
-from harness.record import Kind, Record
+from harness.record import Kind, Record, read_record
 from harness.scenario import Case, Scenario, Source
 
 MACHINE = Machine(gpus=(), cpus=("cpu-0",))
@@ -91,3 +91,31 @@ def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, settings: Set
         f"not launched: network: {record.verdict.reason}"
     ]
     assert told.count("fetching dataset org/rows") == 2
+
+
+@pytest.mark.parametrize("signal_name, said", [("SIGTERM", "SIGTERM"), ("", "Ctrl-C")])
+def test_a_case_that_is_interrupted_before_its_launch_leaves_a_record(
+    tmp_path: Path, settings: Settings, signal_name: str, said: str
+) -> None:
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt(*filter(None, [signal_name]))
+
+    asked = case(["{model_dir}"], model={"shape": {"model_type": "llama"}})
+    with pytest.raises(KeyboardInterrupt):
+        run_case(asked, settings, MACHINE, case_dir=tmp_path / "case", on_wait=interrupt)
+    record = read_record(tmp_path / "case" / "record.json")
+    assert record.verdict is not None
+    assert (record.state, record.verdict.kind, record.attempts) == ("finished", Kind.KILLED, [])
+    doing = "while model and data were made or fetched, before the job was launched"
+    assert record.verdict.reason == f"ended from outside ({said}) {doing}"
+
+
+@pytest.mark.parametrize("args", [["x" * 131_072], ["x" * 100_000] * 80])
+def test_what_the_system_would_not_start_is_the_users_error(
+    tmp_path: Path, settings: Settings, args: list[str]
+) -> None:
+    record, _ = run(tmp_path, settings, case(args))
+    assert record.verdict is not None
+    assert record.verdict.kind is Kind.USER_ERROR
+    assert "and the system takes" in record.verdict.reason
+    assert record.attempts == []

@@ -63,6 +63,38 @@ def test_what_pip_says(output: str, kind: Kind, transient: bool, reason: str) ->
     assert reason in verdict.reason
 
 
+def test_an_error_that_pip_has_no_words_for_is_named() -> None:
+    output = (
+        'ERROR: Exception:\nTraceback (most recent call last):\n  File "x.py", line 1, in parse\n'
+        "pip._internal.exceptions.RecursionError: a.txt recursively references itself in b.txt\n"
+    )
+    verdict = judge_install("pip ended with 2", output, 2)
+    assert (verdict.kind, verdict.reason) == (
+        Kind.USER_ERROR,
+        "stack: RecursionError: a.txt recursively references itself in b.txt",
+    )
+
+
+def test_a_debian_without_its_venv_package() -> None:
+    output = (
+        "The virtual environment was not created successfully because ensurepip is not\n"
+        "available.  On Debian/Ubuntu systems, you need to install the python3-venv\n"
+        "package using the following command.\n\n    apt install python3.11-venv\n\n"
+        "You may need to use sudo with that command.  After installing the python3-venv\n"
+        "package, recreate your virtual environment.\n\nFailing command: /x/bin/python3\n\n"
+    )
+    verdict = judge_install("venv ended with 1", output, 1)
+    said = "stack: ensurepip is not available; install python3.11-venv"
+    assert (verdict.kind, verdict.reason) == (Kind.USER_ERROR, said)
+
+
+@pytest.mark.parametrize("output", ["", "Installing collected packages: x\n"])
+def test_a_full_disk_that_took_the_words_of_pip(output: str) -> None:
+    verdict = judge_install("pip ended with 1: No space left on device", output, 1)
+    assert (verdict.kind, verdict.transient) == (Kind.DISK_FULL, False)
+    assert verdict.reason == "stack: pip ended with 1: No space left on device"
+
+
 def test_a_pip_that_was_killed_and_one_without_an_end() -> None:
     killed = judge_install("pip ended with -9", "Collecting torch\n", -9)
     assert (killed.kind, killed.transient, "SIGKILL" in killed.reason) == (Kind.KILLED, None, True)

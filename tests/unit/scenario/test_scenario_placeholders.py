@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from harness.scenario.placeholders import escape, fill, keys_of, names
 
 VALUES = {
     "output_dir": "/out dir",
+    "method": {},
     "training": {"bf16": False, "learning_rate": 1e-5, "fsdp": ["full_shard", "auto_wrap"], "report_to": "none"},
     "training.bf16": False,
     "training.learning_rate": 1e-5,
@@ -30,12 +32,27 @@ VALUES = {
             ["--bf16", "false", "--learning_rate", "1e-05", "--fsdp", "full_shard", "auto_wrap", "--report_to", "none"],
             id="all-of-training",
         ),
+        pytest.param(["{method}"], ["{}"], id="empty-mapping"),
         pytest.param(['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], ['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], id="json"),
         pytest.param(["{{output_dir}}"], ["{output_dir}"], id="doubled-is-the-text"),
     ],
 )
 def test_arguments_are_filled(arguments: list[str], filled: list[str]) -> None:
     assert fill(arguments, VALUES) == filled
+
+
+@pytest.mark.parametrize(
+    ("training", "filled"),
+    [
+        pytest.param({"deepspeed": None, "bf16": True}, ["--bf16", "true"], id="null-is-not-given"),
+        pytest.param({"run_name": "-x"}, ["--run_name=-x"], id="text-like-an-option"),
+        pytest.param({"weight_decay": -1e-7}, ["--weight_decay=-1e-07"], id="number-like-an-option"),
+        pytest.param({"names": ["-a", "b"]}, ["--names", "-a", "b"], id="list"),
+        pytest.param({"names": []}, ["--names"], id="empty-list"),
+    ],
+)
+def test_all_of_training_as_options(training: dict[str, Any], filled: list[str]) -> None:
+    assert fill(["{training}"], {"training": training}) == filled
 
 
 @pytest.mark.parametrize("text", ["{x}", "{{x}}", "{{{x}}}", 'a{"b": {c}}', "}{", "{a.b}{c}", "{{a}} {b}"])
