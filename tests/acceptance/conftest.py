@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from harness.journal import read_events
 from harness.probe.layout import JobPaths
 from harness.record import Record, read_record
 
@@ -184,3 +186,10 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 def properties(element: ET.Element) -> dict[str, str]:
     """The properties of a test case."""
     return {p.attrib["name"]: p.attrib["value"] for p in element.iter("property")}
+
+
+def probe_errors(session: Path) -> list[dict[str, Any]]:
+    """What went wrong in the probe itself, in any rank of any case."""
+    journals = list(session.glob("*/attempt-*/rank-*/events.jsonl"))
+    assert journals
+    return [event for path in journals for _, event in read_events(path) if event["e"] == "probe_error"]

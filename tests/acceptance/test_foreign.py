@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.record import Kind, Measurements, Record, Verdict, read_record
-from tests.acceptance.conftest import TARGETS, Bench
+from tests.acceptance.conftest import TARGETS, Bench, probe_errors
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +43,12 @@ FAILED: dict[str, tuple[Kind, int | None, str | None, str]] = {
 }
 
 
-def scenarios() -> str:
-    def scenario(manner: str, processes: int) -> str:
-        target = f"{{target: ../programs.py, args: [{manner}]}}"
-        return f"- {{name: {manner.replace('_', '-')}, processes: {processes}, trainer: {target}}}\n"
+def scenario(manner: str, processes: int) -> str:
+    target = f"{{target: ../programs.py, args: [{manner}]}}"
+    return f"- {{name: {manner.replace('_', '-')}, processes: {processes}, trainer: {target}}}\n"
 
+
+def scenarios() -> str:
     alone = [scenario(manner, 1) for manner in TRAINED]
     return "scenarios:\n" + "".join(alone + [scenario(manner, 2) for manner in FAILED])
 
@@ -87,6 +88,10 @@ def test_what_is_not_known_says_why(bench: Bench, manner: str) -> None:
     else:
         assert figures.loss_last is not None
         assert figures.tokens["non_pad"] == tokens_of_last(TRAINED[manner])
+
+
+def test_the_probe_itself_had_no_trouble(bench: Bench) -> None:
+    assert probe_errors(bench.session) == []
 
 
 def tokens_of_last(segments: list[int]) -> int:
