@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +16,15 @@ from pathlib import Path
 MAKING = ".making-"  # the beginning of a temporary folder's name, then the final one's name
 LOCK, MADE = ".lock", ".made"  # files beside a folder: who makes it, and that one made in place is whole
 
+_POLL_S = 0.2  # flock has no time limit of its own
+
 # A folder to fill and the lock's file descriptor.  Programs that are started inherit the latter (`pass_fds`), so that
 # the lock lasts as long as any of them, should this process be killed.
 Make = Callable[[Path, int], None]
+
+
+class StillLocked(Exception):
+    """Whoever makes a folder had not ended when the time to wait for it was over."""
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
@@ -30,13 +37,16 @@ def cache_root(environ: Mapping[str, str]) -> Path:
     return base.absolute() / "tuning-harness"
 
 
-def made_once(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None) -> Path:
+def made_once(
+    folder: Path, make: Make, on_wait: Callable[[str], None] | None = None, deadline: float | None = None
+) -> Path:
     """The folder, filled by `make` if it is not there; a temporary one is filled and then renamed.
 
-    Raises what `make` raises, after removing what it wrote, and OSError (a full disk, a folder that cannot be made)."""
+    Raises what `make` raises, after removing what it wrote, OSError (a full disk, a folder that cannot be made), and
+    StillLocked, as `locked` does."""
     if folder.is_dir():
         return folder
-    with locked(folder, on_wait) as fd:
+    with locked(folder, on_wait, deadline) as fd:
         if not folder.is_dir():
             _sweep(folder)
             making = Path(tempfile.mkdtemp(prefix=f"{MAKING}{folder.name}-", dir=folder.parent))
@@ -49,13 +59,15 @@ def made_once(folder: Path, make: Make, on_wait: Callable[[str], None] | None = 
     return folder
 
 
-def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None) -> Path:
+def made_in_place(
+    folder: Path, make: Make, on_wait: Callable[[str], None] | None = None, deadline: float | None = None
+) -> Path:
     """As `made_once`, for what cannot be renamed (virtual environments hold their own path): `make` fills the folder
     itself, and a file beside it says that it is whole."""
     mark = beside(folder, MADE)
     if mark.exists() and folder.is_dir():
         return folder
-    with locked(folder, on_wait) as fd:
+    with locked(folder, on_wait, deadline) as fd:
         if not (mark.exists() and folder.is_dir()):
             mark.unlink(missing_ok=True)
             if folder.exists():
@@ -71,10 +83,11 @@ def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | Non
 
 
 @contextmanager
-def locked(folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[int]:
+def locked(folder: Path, on_wait: Callable[[str], None] | None = None, deadline: float | None = None) -> Iterator[int]:
     """Hold the lock of a folder that need not exist, waiting for whoever holds it; gives the lock's descriptor.
 
-    `on_wait` is told once, if it has to be waited for."""
+    `on_wait` is told once, if it has to be waited for.  Raises StillLocked when that lasts until the deadline, which is
+    on the monotonic clock; None: it is waited for without end."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(beside(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -83,10 +96,24 @@ def locked(folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterat
         except BlockingIOError:
             if on_wait is not None:
                 on_wait(f"{folder} is being made by another process")
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _wait(fd, folder, deadline)
         yield fd
     finally:
         os.close(fd)
+
+
+def _wait(fd: int, folder: Path, deadline: float | None) -> None:
+    if deadline is None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise StillLocked(f"{folder} was still being made by another process when the time was over")
+        time.sleep(min(_POLL_S, left_s))
 
 
 def beside(folder: Path, suffix: str) -> Path:

@@ -2,15 +2,17 @@
 
 import hashlib
 import os
-import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cache import MADE, beside, cache_root, made_in_place
+from harness import requirements
+from harness.cache import MADE, StillLocked, beside, cache_root, made_in_place
 from harness.probe.redact import redact, secret_values
 from harness.units import format_seconds
 
@@ -29,7 +31,14 @@ _MISLEADING = {
     "PIP_PYTHON",
     "PIP_REQUIRE_VIRTUALENV",
 }
-_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?=[^\s=-]))(.+)")
+# Starts pip so that it dies with the process that would end it at the time limit: it holds the lock.  A venv is left to
+# end by itself, since what it starts would go on without the lock.
+_TETHERED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL; outlives exec
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class StackFailure(Exception):
@@ -54,19 +63,22 @@ class Recipe:
     def names(self) -> str:
         return ", ".join(path.name for path in (*self.requirements, *self.no_deps))
 
-    def sha256(self) -> str:
-        """Of all that decides what is installed, as far as it lies on this machine, in hex.  Raises OSError."""
+    def sha256(self, environ: Mapping[str, str]) -> str:
+        """Of all that decides what is installed, as far as it lies on this machine, in hex.  Raises OSError.
+
+        `environ` is pip's: its variables name files, too."""
         total = hashlib.sha256()
-        for part in self._parts():
+        for part in self._parts(environ):
             total.update(f"{len(part)}\n".encode() + part)
         return total.hexdigest()
 
-    def _parts(self) -> Iterator[bytes]:
+    def _parts(self, environ: Mapping[str, str]) -> Iterator[bytes]:
         yield f"{self.python} {self.version}".encode()
         for kind, paths in (("requirements", self.requirements), ("no_deps", self.no_deps)):
             yield kind.encode()
             for path in paths:
-                yield from _contents(path, self.folder, set())
+                yield from requirements.contents(path, self.folder, environ)
+        yield from requirements.named_by(environ, self.folder)
 
     @property
     def folder(self) -> Path:
@@ -76,7 +88,7 @@ class Recipe:
 
 def where(recipe: Recipe, environ: Mapping[str, str]) -> Path:
     """The environment's folder, whether or not it is there.  Raises OSError when a file cannot be read."""
-    return cache_root(environ) / "stacks" / recipe.sha256()[:32]
+    return cache_root(environ) / "stacks" / recipe.sha256(environ)[:32]
 
 
 def interpreter(folder: Path) -> Path:
@@ -103,20 +115,25 @@ def make(recipe: Recipe, environ: Mapping[str, str], on_wait: Callable[[str], No
         raise StackFailure(f"{error.filename}: {error.strerror}") from error
 
     def fill(made: Path, lock: int) -> None:
-        log = beside(made, _LOG)
+        log, failed = beside(made, _LOG), None
         tell(f"the environment of {recipe.names} is made, once; what pip says is in {log}")
         try:
             with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as output:
                 for command in commands(recipe, made):
                     _call(command, recipe, environ, output.fileno(), lock, tell)
         except StackFailure as failure:
-            raise StackFailure(
-                failure.what, _hidden(log, environ), failure.ended, out_of_time=failure.out_of_time
-            ) from None
+            failed = failure
+            raise
         finally:
-            _hidden(log, environ)
+            said = _hidden(log, environ)
+            if failed is not None:
+                failed.output = said
 
-    return interpreter(made_in_place(folder, fill, tell))
+    longest_s = LIMIT_S * len(commands(recipe, folder))  # that a living maker may take
+    try:
+        return interpreter(made_in_place(folder, fill, tell, time.monotonic() + longest_s))
+    except StillLocked as error:
+        raise StackFailure(str(error), out_of_time=True) from None
 
 
 def commands(recipe: Recipe, folder: Path) -> list[list[str]]:
@@ -138,10 +155,11 @@ def _call(
     tell: Callable[[str], None],
 ) -> None:
     what = "pip" if "pip" in command else "venv"
+    tethered = [sys.executable, "-I", "-S", "-c", _TETHERED, str(os.getpid())] if what == "pip" else []
     clean = {name: value for name, value in environ.items() if name not in _MISLEADING}
     try:
         started = subprocess.Popen(
-            command,
+            [*tethered, *command],
             cwd=recipe.folder,
             env=clean,
             stdin=subprocess.DEVNULL,
@@ -191,27 +209,3 @@ def _hidden(log: Path, environ: Mapping[str, str]) -> str:
     except OSError as error:  # a full disk, most likely: what pip said of it is lost
         return f"{log}: {error}"
     return text
-
-
-def _contents(path: Path, base: Path, seen: set[Path]) -> Iterator[bytes]:
-    """A file of requirements, and the files on this machine that it names: included ones, wheels, archives."""
-    if path.resolve() in seen:
-        return
-    seen.add(path.resolve())
-    content = path.read_bytes()
-    yield content
-    for line in content.decode(errors="replace").replace("\\\n", " ").splitlines():
-        plain = re.sub(r"(?:^|\s)#.*", "", line).strip()
-        if included := _INCLUDE.match(plain):
-            name = included[1].strip().strip("\"'")
-            if "://" not in name:
-                yield from _contents(path.parent / name, base, seen)
-        elif named := _local_file(plain, base):
-            with named.open("rb") as file:
-                yield hashlib.file_digest(file, "sha256").digest()
-
-
-def _local_file(line: str, base: Path) -> Path | None:
-    place = re.split(r"\s[;-]|\s*;", re.sub(r"^.*\s?@\s*(?=file:)", "", line), maxsplit=1)[0].strip()
-    path = base / place.removeprefix("file://").partition("#")[0]
-    return path if place and not line.startswith("-") and path.is_file() else None

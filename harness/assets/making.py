@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.assets import rows, script
-from harness.cache import cache_root, locked, made_once
+from harness.cache import StillLocked, cache_root, locked, made_once
 from harness.classify import judge_exception
 from harness.probe import errors, synthetic
 from harness.record import Asset, Kind, Verdict
@@ -21,6 +21,7 @@ TOKENIZER = Path(__file__).parent / "tokenizer"
 PROBE = Path(errors.__file__).parent
 HASH_LENGTH = 32  # of the 64 digits: what a folder's name holds
 TAIL_LINES = 40
+_TOO_LATE = "the time limit was reached before model and data were there"
 
 
 class AssetsError(Exception):
@@ -56,7 +57,7 @@ class Maker:
             self._tell(f"{told['parameters']:,} random weights written in {time.monotonic() - began:.0f} s")
 
         with _judged("writing a checkpoint"):
-            folder = made_once(self._folder("models", f"{name}-{dtype}", digest), make, self.on_wait)
+            folder = made_once(self._folder("models", f"{name}-{dtype}", digest), make, self.on_wait, self.deadline)
         return Asset(path=str(folder), source="made", sha256=digest)
 
     def data(self, data: Mapping[str, Any]) -> Asset:
@@ -76,7 +77,7 @@ class Maker:
                 plain.unlink()
 
         with _judged("writing synthetic data"):
-            folder = made_once(self._folder("data", data["format"], digest), make, self.on_wait)
+            folder = made_once(self._folder("data", data["format"], digest), make, self.on_wait, self.deadline)
         return Asset(path=str(folder / f"data.{data['file']}"), source="made", sha256=digest)
 
     def fetched(self, repository: str, kind: Literal["model", "dataset"]) -> Asset:
@@ -84,7 +85,8 @@ class Maker:
         name = f"{kind}--{repository.replace('/', '--')}"
         with _judged(f"fetching {kind} {repository}"):
             self._tell(f"fetching {kind} {repository}")
-            with locked(cache_root(self.environ) / "hub" / ids.safe(name), self.on_wait) as fd:
+            place = cache_root(self.environ) / "hub" / ids.safe(name)
+            with locked(place, self.on_wait, self.deadline) as fd:
                 folder = self._run("snapshot", {"id": repository, "type": kind}, fd)["folder"]
         return Asset(path=folder, source="hub", sha256=None, revision=Path(folder).name)
 
@@ -111,8 +113,7 @@ class Maker:
                 pass_fds=(fd,),
             )
         except subprocess.TimeoutExpired as error:
-            said = "the time limit was reached before model and data were there"
-            raise AssetsError(Verdict(kind=Kind.TIMEOUT, reason=said), _tail(error.stderr)) from None
+            raise AssetsError(Verdict(kind=Kind.TIMEOUT, reason=_TOO_LATE), _tail(error.stderr)) from None
         told = _last_document(done.stdout)
         if told is None:
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
@@ -139,6 +140,8 @@ def _judged(doing: str) -> Iterator[None]:
         yield
     except AssetsError:
         raise
+    except StillLocked as error:
+        raise AssetsError(Verdict(kind=Kind.TIMEOUT, reason=f"{_TOO_LATE}: {error}")) from None
     except _ScriptError as error:
         tail = "\n".join(part for part in (error.tail, error.told.get("traceback")) if part)
         raise AssetsError(judge_exception(error.told, doing), tail) from None

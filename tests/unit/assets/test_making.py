@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +18,9 @@ import pytest
 
 from harness.assets import script
 from harness.assets.making import TOKENIZER, AssetsError, Maker
-from harness.record import Kind
-from harness.scenario import MODELS
+from harness.cache import locked
+from harness.record import Asset, Kind
+from harness.scenario import MODELS, ids
 
 SHAPE = {**MODELS["tiny-llama"].shape, "num_hidden_layers": 1}
 DATA = {"format": "text", "file": "jsonl", "samples": 20, "sequence_length": 16, "lengths": "fixed", "seed": 0}
@@ -127,6 +129,25 @@ def test_the_time_limit_of_the_case_holds(tmp_path: Path) -> None:
     with pytest.raises(AssetsError) as raised:
         maker(tmp_path, interpreter(tmp_path, "exec sleep 300"), deadline=0.0).model("m", SHAPE, "float32", 0)
     assert raised.value.verdict.kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("what", ["model", "data", "fetched"])
+def test_the_time_limit_holds_while_another_makes_it(tmp_path: Path, what: str) -> None:
+    def make(deadline: float | None) -> Asset:
+        python = interpreter(tmp_path, f"""echo '{{"parameters": 1, "folder": "{tmp_path}"}}'""")
+        late = maker(tmp_path, python, deadline)
+        if what == "model":
+            return late.model("m", SHAPE, "float32", 0)
+        return late.data(DATA) if what == "data" else late.fetched("org/m", "model")
+
+    asset = make(None)
+    made = Path(asset.path) if what == "model" else Path(asset.path).parent
+    folder = tmp_path / "cache" / "hub" / ids.safe("model--org--m") if what == "fetched" else made
+    shutil.rmtree(folder, ignore_errors=True)
+    with locked(folder), pytest.raises(AssetsError) as raised:
+        make(time.monotonic())
+    assert raised.value.verdict.kind is Kind.TIMEOUT
+    assert f"{folder} was still being made by another process" in raised.value.verdict.reason
 
 
 def test_a_stack_without_the_library_needs_nothing_else_to_say_so(tmp_path: Path) -> None:
