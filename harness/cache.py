@@ -18,6 +18,8 @@ POLL_S = 0.2  # while somebody else makes what is waited for
 MAKING = ".making-"  # the beginning of a temporary folder's name, then the final one's name
 LOCK, MADE = ".lock", ".made"  # files beside a folder: who makes it, and that one made in place is whole
 
+_POLL_S = 0.2  # flock has no time limit of its own
+
 # A folder to fill and the lock's file descriptor.  Programs that are started inherit the latter (`pass_fds`), so that
 # the lock lasts as long as any of them, should this process be killed.
 Make = Callable[[Path, int], None]
@@ -64,12 +66,19 @@ def made_once(
     return folder
 
 
-def made_in_place(folder: Path, make: Make, on_wait: Callable[[str], None] | None = None, *, needed: str = ".") -> Path:
+def made_in_place(
+    folder: Path,
+    make: Make,
+    on_wait: Callable[[str], None] | None = None,
+    deadline: float | None = None,
+    *,
+    needed: str = ".",
+) -> Path:
     """As `made_once`, for what cannot be renamed (virtual environments hold their own path): `make` fills the folder
     itself, and a file beside it says that it is whole.  It is made anew where `needed`, a path in it, has gone."""
     if is_whole(folder, needed):
         return folder
-    with locked(folder, on_wait) as fd:
+    with locked(folder, on_wait, deadline) as fd:
         if not is_whole(folder, needed):
             mark = beside(folder, MADE)
             mark.unlink(missing_ok=True)

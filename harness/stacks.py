@@ -1,30 +1,22 @@
 """Stacks of requirement files: a virtual environment for each contents and interpreter, made once a user."""
 
-import codecs
 import errno
 import hashlib
 import os
-import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cache import beside, cache_root, is_whole, made_in_place
+from harness import requirements
+from harness.cache import StillBeingMade, beside, cache_root, is_whole, made_in_place
 from harness.probe.redact import redact, secret_values
 from harness.units import format_seconds
 
-# UTF-32's begins with UTF-16's.
-_MARKS = [
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-]
 # Started in a session of its own, with this process's id and a command.  It holds the lock while the command runs, and
 # ends all of the session at once when this process dies: an orphan would fill the folder that the next one makes anew,
 # or, waiting for an index that does not answer, keep the lock for ever.
@@ -38,7 +30,6 @@ if os.getppid() == int(sys.argv[1]):
         os.kill(os.getpid(), -code)
     sys.exit(code)
 """
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # what pip takes for the name of one
 LIMIT_S = 2 * 3600.0  # of one program: torch and what it needs is several GB, and a package may have to be compiled
 _TOLD_EVERY_S = 60.0
 _FULL_BYTES = 2**20  # free on a disk that is full: the last file did not fit
@@ -56,7 +47,6 @@ _MISLEADING = {
     "PIP_REQUIRE_VIRTUALENV",
 }
 _PYTHON = "bin/python"
-_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?=[^\s=-]))(.+)")
 
 
 class StackFailure(Exception):
@@ -81,19 +71,22 @@ class Recipe:
     def names(self) -> str:
         return ", ".join(path.name for path in (*self.requirements, *self.no_deps))
 
-    def sha256(self) -> str:
-        """Of all that decides what is installed, as far as it lies on this machine, in hex.  Raises OSError."""
+    def sha256(self, environ: Mapping[str, str]) -> str:
+        """Of all that decides what is installed, as far as it lies on this machine, in hex.  Raises OSError.
+
+        `environ` is pip's: its variables name files, too."""
         total = hashlib.sha256()
-        for part in self._parts():
+        for part in self._parts(environ):
             total.update(f"{len(part)}\n".encode() + part)
         return total.hexdigest()
 
-    def _parts(self) -> Iterator[bytes]:
+    def _parts(self, environ: Mapping[str, str]) -> Iterator[bytes]:
         yield f"{self.python} {self.version}".encode()
         for kind, paths in (("requirements", self.requirements), ("no_deps", self.no_deps)):
             yield kind.encode()
             for path in paths:
-                yield from _contents(path, self.folder, set())
+                yield from requirements.contents(path, self.folder, environ)
+        yield from requirements.named_by(environ, self.folder)
 
     @property
     def folder(self) -> Path:
@@ -103,7 +96,7 @@ class Recipe:
 
 def where(recipe: Recipe, environ: Mapping[str, str]) -> Path:
     """The environment's folder, whether or not it is there.  Raises OSError when a file cannot be read."""
-    return cache_root(environ) / "stacks" / recipe.sha256()[:32]
+    return cache_root(environ) / "stacks" / recipe.sha256(environ)[:32]
 
 
 def interpreter(folder: Path) -> Path:
@@ -130,21 +123,25 @@ def make(recipe: Recipe, environ: Mapping[str, str], on_wait: Callable[[str], No
         raise StackFailure(f"{error.filename}: {error.strerror}") from error
 
     def fill(made: Path, lock: int) -> None:
-        log = beside(made, _LOG)
+        log, failed = beside(made, _LOG), None
         tell(f"the environment of {recipe.names} is made, once; what pip says is in {log}")
         try:
             with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as output:
                 for command in commands(recipe, made):
                     _call(command, recipe, environ, output.fileno(), lock, tell)
         except StackFailure as failure:
-            raise StackFailure(
-                failure.what, _hidden(log, environ), failure.ended, out_of_time=failure.out_of_time
-            ) from None
+            failed = failure
+            raise
         finally:
-            _hidden(log, environ)
+            said = _hidden(log, environ)
+            if failed is not None:
+                failed.output = said
 
+    longest_s = LIMIT_S * len(commands(recipe, folder))  # that a living maker may take
     try:
-        return interpreter(made_in_place(folder, fill, tell, needed=_PYTHON))
+        return interpreter(made_in_place(folder, fill, tell, time.monotonic() + longest_s, needed=_PYTHON))
+    except StillBeingMade as error:
+        raise StackFailure(str(error), out_of_time=True) from None
     except OSError as error:
         raise StackFailure(f"the cache cannot be used: {error}") from error
 
@@ -227,39 +224,3 @@ def _hidden(log: Path, environ: Mapping[str, str]) -> str:
     except OSError as error:  # a full disk, most likely: what pip said of it is lost
         return f"{log}: {error}"
     return text
-
-
-def _contents(path: Path, base: Path, seen: set[Path]) -> Iterator[bytes]:
-    """A file of requirements, and the files on this machine that it names: included ones, wheels, archives."""
-    if path.resolve() in seen:
-        return
-    seen.add(path.resolve())
-    content = path.read_bytes()
-    yield content
-    for line in _text(content).replace("\\\n", " ").splitlines():
-        plain = _VARIABLE.sub(_value, re.sub(r"(?:^|\s)#.*", "", line).strip())
-        if included := _INCLUDE.match(plain):
-            name = included[1].strip().strip("\"'")
-            if "://" not in name and "\0" not in name:
-                yield from _contents(path.parent / name, base, seen)
-        elif named := _local_file(plain, base):
-            with named.open("rb") as file:
-                yield hashlib.file_digest(file, "sha256").digest()
-
-
-def _text(content: bytes) -> str:
-    """As pip reads it: by the mark at its beginning, which Windows writes, else as UTF-8."""
-    for mark, encoding in _MARKS:
-        if content.startswith(mark):
-            return content[len(mark) :].decode(encoding, errors="replace")
-    return content.decode(errors="replace")
-
-
-def _value(found: "re.Match[str]") -> str:
-    return os.environ.get(found[1]) or found[0]
-
-
-def _local_file(line: str, base: Path) -> Path | None:
-    place = re.split(r"\s[;-]|\s*;", re.sub(r"^.*\s?@\s*(?=file:)", "", line), maxsplit=1)[0].strip()
-    path = base / place.removeprefix("file://").partition("#")[0]
-    return path if place and not line.startswith("-") and path.is_file() else None

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness import supervise
 from harness.journal import read_document, read_events, read_rank
+from harness.probe.journal import net_seconds
 from harness.probe.layout import JobPaths
 from harness.probe.staging import BUILT_IN, stage, start_command
 from harness.sampling import sampler
@@ -75,7 +76,7 @@ def run(folder: Path, scenario: Mapping[str, Any], *, limit_s: float, gpus: list
 def _left(job: JobPaths) -> dict[str, Any]:
     rank = read_rank(job, 0)
     steps = rank.of("step")
-    times = [step["seconds"] for step in steps[_CUT:]]
+    times = [net_seconds(step) for step in steps[_CUT:]]
     error = rank.error or {}
     tokens = {event["step"]: event["non_pad"] for event in rank.of("tokens")}
     counted = [tokens.get(step["step"]) for step in steps[_CUT:]]

@@ -122,7 +122,7 @@ class Maker:
                 pass_fds=(fd,),
             )
         except subprocess.TimeoutExpired as error:
-            raise _out_of_time(_tail(error.stderr)) from None
+            raise _out_of_time(tail=_tail(error.stderr)) from None
         told = _last_document(done.stdout)
         if told is None:
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
@@ -153,14 +153,14 @@ def _judged(doing: str) -> Iterator[None]:
         tail = "\n".join(part for part in (error.tail, error.told.get("traceback")) if part)
         raise AssetsError(judge_exception(error.told, doing), tail) from None
     except StillBeingMade as error:
-        raise _out_of_time(str(error)) from error
+        raise _out_of_time(f": {error}") from None
     except (OSError, ValueError, MemoryError) as error:
         told = errors.describe(error, where="main", step=None, phase="assets")
         raise AssetsError(judge_exception(told, doing)) from error
 
 
-def _out_of_time(tail: str = "") -> AssetsError:
-    said = "the time limit was reached before model and data were there"
+def _out_of_time(more: str = "", *, tail: str = "") -> AssetsError:
+    said = f"the time limit was reached before model and data were there{more}"
     return AssetsError(Verdict(kind=Kind.TIMEOUT, reason=said), tail)
 
 

@@ -57,13 +57,14 @@ def run_case(
     def attempt() -> Record:
         draft = _draft(case, settings, machine, nodeid, _earlier_attempts(case_dir))
         try:
-            with _told_if_interrupted(draft, case_dir, "its stack was looked at or made"):
-                stack = stack_of(case, on_wait)
+            try:
+                with _told_if_interrupted(draft, case_dir, "its stack was looked at or made"):
+                    stack = stack_of(case, on_wait)
+            except StackFailure as failure:
+                return _without_stack(case, failure, draft, case_dir)
             found = environment.describe_stack(stack) | {"doctor": examined(settings.session_dir, stack.executable)}
             draft = draft.model_copy(update={"environment": draft.environment | found})
             return _run(case, settings, machine, stack, draft, case_dir, on_wait, on_start)
-        except StackFailure as failure:
-            return _without_stack(case, failure, draft, case_dir)
         except OSError as error:
             if error.errno not in FULL:
                 raise

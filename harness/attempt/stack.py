@@ -58,7 +58,7 @@ def _base(case: Case) -> str:
 def _read(case: Case, recipe: Recipe, python: Path) -> Stack:
     stack = environment.read_stack(str(python), case.scenario.env)
     made_of: dict[str, Any] = {
-        "sha256": recipe.sha256(),
+        "sha256": recipe.sha256(os.environ),
         "requirements": [str(path) for path in recipe.requirements],
         "no_deps": [str(path) for path in recipe.no_deps],
         "python": recipe.python,

@@ -33,8 +33,10 @@ class _Samples:
 def gpm(nvml: Any, unit: Unit) -> dict[str, Any]:
     """The means since the last sample; empty at the first, and so soon after one that there is little to tell."""
     wanted = [column for column in METRICS if column not in unit.unavailable]
+    if not wanted:  # each metric was refused by itself: nothing is left that a sample could tell
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
     if "gpm" not in unit.memory:
-        if not wanted or not nvml.nvmlGpmQueryDeviceSupport(unit.whole).isSupportedDevice:
+        if not nvml.nvmlGpmQueryDeviceSupport(unit.whole).isSupportedDevice:
             raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
         unit.memory["gpm"] = _Samples(nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc())
     samples: _Samples = unit.memory["gpm"]

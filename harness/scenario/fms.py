@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.scenario.placeholders import options
+from harness.scenario.placeholders import EMPTY, options
 
 if TYPE_CHECKING:
     from harness.scenario.schema import Scenario
@@ -60,7 +60,7 @@ def refusal(scenario: "Scenario") -> tuple[str, tuple[str, ...]] | None:
         ("training", scenario.training, ("training",)),
         ("options", scenario.trainer.options, ("trainer", "options")),
     ):
-        for key in settings:
+        for key, value in settings.items():
             plain = key.lstrip("-").replace("-", "_")
             if key != plain:
                 return f"is no name of an option; write {plain}", (*path, key)
@@ -68,6 +68,8 @@ def refusal(scenario: "Scenario") -> tuple[str, tuple[str, ...]] | None:
                 return f"is not for {section}; {OWNED[plain]}", (*path, key)
             if section == "options" and key in scenario.training:
                 return "stands in training, too; remove one of the two", (*path, key)
+            if value == []:
+                return EMPTY, (*path, key)
     data = scenario.data
     given = {**scenario.training, **scenario.trainer.options}
     if data and data.format not in (None, "text") and not any(key in given for key in READING):

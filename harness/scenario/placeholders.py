@@ -17,6 +17,10 @@ PREPARED = {
     "data_dir": "data",  # the folder that holds the file and nothing else
 }
 ALL_TRAINING = "training"  # every key of `training` as `--key value`
+# Why a list without items is refused: `--key` would stand there with no word behind it.
+EMPTY = (
+    "is an empty list, which no command line can hold; leave it out, or write the program's own word (report_to: none)"
+)
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
 _PLACEHOLDER = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
 
@@ -42,9 +46,9 @@ def fill(arguments: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     KeyError for a name without a value."""
     filled: list[str] = []
     for argument in arguments:
-        match = _PLACEHOLDER.fullmatch(argument)
-        if match and match[2]:
-            filled += options(values[match[2]]) if match[2] == ALL_TRAINING else words(values[match[2]])
+        if is_alone(argument):
+            [name] = names(argument)
+            filled += options(values[name]) if name == ALL_TRAINING else words(values[name])
         else:
             filled.append(_PLACEHOLDER.sub(lambda found: _replacement(found, values), argument))
     return filled
@@ -66,6 +70,12 @@ def _option(key: str, given: Sequence[str]) -> list[str]:
     if len(given) == 1 and given[0].startswith("-"):
         return [f"--{key}={given[0]}"]
     return [f"--{key}", *given]
+
+
+def is_alone(argument: str) -> bool:
+    """Whether the argument is a placeholder and nothing else, so that a list becomes several words, or none."""
+    match = _PLACEHOLDER.fullmatch(argument)
+    return bool(match and match[2])
 
 
 def words(value: Any) -> list[str]:

@@ -178,7 +178,8 @@ class Scenario(BaseModel):
         if self.trainer.kind != "script":
             return
         used = {name for argument in self.trainer.args for name in placeholders.names(argument)}
-        known = {*placeholders.keys_of(self.model_dump()), *placeholders.PREPARED}
+        values = placeholders.keys_of(self.model_dump())
+        known = {*values, *placeholders.PREPARED}
         for number, argument in enumerate(self.trainer.args):
             for name in placeholders.names(argument):
                 needed = placeholders.PREPARED.get(name)
@@ -190,10 +191,14 @@ class Scenario(BaseModel):
                 if needed and getattr(self, needed) is None:
                     problem = f"{{{name}}} needs {needed}: in the scenario; add it"
                     raise Refusal(problem, "trainer", "args", str(number))
+                if placeholders.is_alone(argument) and values.get(name) == []:
+                    raise Refusal(f"{{{name}}} {placeholders.EMPTY}", "trainer", "args", str(number))
         if self.data is not None and not used & {"data_file", "data_dir"}:
             raise Refusal("is not passed to the script; write {data_file} among trainer: {args: [...]}", "data")
-        for key in self.training if placeholders.ALL_TRAINING not in used else ():
-            if f"training.{key}" not in used:
+        for key, value in self.training.items():
+            if value == [] and f"{{{placeholders.ALL_TRAINING}}}" in self.trainer.args:
+                raise Refusal(placeholders.EMPTY, "training", key)
+            if value is not None and not used & {placeholders.ALL_TRAINING, f"training.{key}"}:
                 problem = (
                     f"is not passed to the script; write {{training.{key}}}, or {{training}} for all, among its args"
                 )

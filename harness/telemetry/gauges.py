@@ -19,6 +19,7 @@ class Gauge:
     samples: int = 0
     peak: float | None = None
     least: float | None = None
+    _last: float | None = None  # sample within the span
     _before: tuple[float, float] | None = None
 
     def take(self, m: float, value: Any) -> None:
@@ -28,6 +29,7 @@ class Gauge:
             return
         if self.span[0] <= m <= self.span[1]:
             self.samples += 1
+            self._last = number
             self.note(number)
         if before is not None and 0 < m - before[0] <= self.gap_s:
             low, high = max(before[0], self.span[0]), min(m, self.span[1])
@@ -46,7 +48,7 @@ class Gauge:
     def mean(self) -> float | None:
         if self.covered:
             return self.area / self.covered
-        return self.peak if self.samples == 1 else None
+        return self._last if self.samples == 1 else None
 
 
 @dataclass

@@ -163,6 +163,26 @@ def test_the_lock_lasts_as_long_as_a_program_that_inherited_it(tmp_path: Path) -
     assert told == [f"{tmp_path / 'name'} is being made by another process"]
 
 
+@pytest.mark.parametrize("once", [made_once, made_in_place])
+def test_it_is_waited_for_until_the_deadline(tmp_path: Path, once: Once) -> None:
+    def make(folder: Path, fd: int) -> None:
+        raise AssertionError("it is another's to make")
+
+    with locked(tmp_path / "name"), pytest.raises(StillBeingMade, match="name is still being made by another process"):
+        once(tmp_path / "name", make, None, time.monotonic() + 0.3)
+
+
+def test_a_lock_that_is_let_go_before_the_deadline_is_had(tmp_path: Path) -> None:
+    with locked(tmp_path / "name") as fd:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(fd,))
+
+    def free(_: str) -> None:
+        child.communicate()
+
+    with locked(tmp_path / "name", free, time.monotonic() + 600):
+        assert child.returncode is not None
+
+
 def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     os.symlink(tmp_path / "elsewhere", beside(tmp_path / "name", LOCK))
     with pytest.raises(OSError, match="symbolic links"):

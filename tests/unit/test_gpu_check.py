@@ -2,12 +2,15 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from harness.journal import read_rank
+from harness.probe.layout import JobPaths
 from harness.scenario import Case, load_scenarios, resolved
 from tests.conftest import FakeNvml
 
@@ -48,7 +51,7 @@ import json, sys
 from pathlib import Path
 import gpu_check, bare_jobs
 tiny = bare_jobs.jobs()["small"] | {"gpus": None, "model": bare_jobs.model("tiny-llama", "float32"), "method": METHOD}
-tiny["training"] = {"per_device_train_batch_size": 2, "max_steps": 8, "learning_rate": 1e-3}
+tiny["training"] = {"per_device_train_batch_size": 2, "max_steps": 8, "learning_rate": 1e-3, "logging_steps": 1}
 tiny["data"] = tiny["data"] | {"sequence_length": 64}
 told = bare_jobs.run(Path(sys.argv[1]), tiny, limit_s=100, gpus=[], interval_s=0.1)
 print(json.dumps([told, sorted({"pytest", "pydantic", "yaml", "typer", "torch"} & set(sys.modules))]))
@@ -66,8 +69,11 @@ def test_jobs_need_nothing_but_what_they_train_with(tmp_path: Path, method: str)
     told, heavy = json.loads(done.stdout.splitlines()[-1])
     assert heavy == []
     assert (told["exit_code"], told["steps"], told["exception"]) == (0, 8, None)
-    assert told["step_time_median_s"] > 0
-    assert told["non_pad_tokens_per_s"] == pytest.approx(2 * 64 / told["step_time_median_s"], rel=0.9)
+    steps = read_rank(JobPaths(tmp_path / "job"), 0).of("step")[3:]
+    assert all(step["overhead"] == ["log"] for step in steps)
+    times = [step["seconds"] - step["overhead_seconds"] for step in steps]
+    assert told["step_time_median_s"] == pytest.approx(statistics.median(times))
+    assert told["non_pad_tokens_per_s"] == pytest.approx(5 * 2 * 64 / sum(times))
 
 
 def test_a_job_that_fails_says_how(tmp_path: Path) -> None:

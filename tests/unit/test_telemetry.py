@@ -94,6 +94,12 @@ def test_the_drivers_own_readings_are_closer() -> None:
     assert (span.power_peak_w, span.power_mean_w) == (900.0, 100.0)
 
 
+def test_the_mean_of_one_sample_is_the_sample_whatever_the_peak() -> None:
+    events = [polled(5.0, power_average_w=100.0, power_instant_w=700.0)]
+    span = gpu_of(summarise([start(), described(), *events], (0.0, 10.0)))
+    assert (span.power_mean_w, span.power_peak_w) == (100.0, 700.0)
+
+
 def test_a_gap_is_not_covered_by_polls_but_by_the_counter() -> None:
     events = [event for event in steady(30, 300.0) if not 10 < event["m"] < 18]
     span = gpu_of(summarise([start(), described(), *events], (0.0, 30.0)))

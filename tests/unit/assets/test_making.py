@@ -144,7 +144,7 @@ def test_the_time_limit_of_the_case_holds_while_somebody_else_makes_it(tmp_path:
     with locked(made), pytest.raises(AssetsError) as raised:
         maker(tmp_path, deadline=0.0).data(DATA)
     assert raised.value.verdict.kind is Kind.TIMEOUT
-    assert "is still being made by another process" in raised.value.tail
+    assert "is still being made by another process" in raised.value.verdict.reason
 
 
 def test_rows_that_no_disk_holds_are_refused_before_one_is_written(tmp_path: Path) -> None:

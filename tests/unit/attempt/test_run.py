@@ -219,6 +219,18 @@ def test_a_stack_that_does_not_bring_what_is_needed_fails_the_case(in_cache: Pat
 
 
 @pytest.mark.slow
+def test_a_full_disk_while_pips_words_are_kept_is_a_verdict(in_cache: Path, settings: Settings) -> None:
+    (in_cache / "case").mkdir()
+    (in_cache / "case" / "stack.log").symlink_to("/dev/full")
+    case = case_on(in_cache, "--no-index\nnothing-of-this-name\n")
+    record = run_case(case, settings, MACHINE, case_dir=in_cache / "case")
+    assert record.state == "finished"
+    assert record.verdict is not None
+    assert record.verdict.kind is Kind.DISK_FULL
+    assert "the results cannot be written: [Errno 28] No space left on device" in record.verdict.reason
+
+
+@pytest.mark.slow
 def test_an_index_that_does_not_answer_is_tried_again(in_cache: Path, settings: Settings) -> None:
     case = case_on(in_cache, "--index-url http://user:hunter22hunter@127.0.0.1:9/simple\nalpha\n", retries={"any": 1})
     told: list[str] = []

@@ -18,6 +18,7 @@ from harness.probe.journal import JournalFile
 from harness.sampling import sampler
 from harness.sampling.gpu_poll import GpuPoll
 from harness.sampling.gpu_reader import GPU_EVENTS, Unit
+from harness.sampling.nvml_gpm import METRICS
 from harness.telemetry import Telemetry, summarise
 from tests.conftest import FakeNvml
 from tests.unit.jobs import DEADLINE_S, eventually
@@ -262,13 +263,17 @@ def test_gpm_tells_what_lies_between_two_polls(start: Any) -> None:
 
 
 def test_gpm_before_hopper_and_a_metric_that_is_refused(start: Any) -> None:
-    with start("0 0 cc 80\n0 1 err:gpm:5 3\n0 1 sm_active 50\n", [gpu(0), gpu(1)]) as sampled:
+    refused = "".join(f"0 2 err:gpm:{number} 3\n" for number in METRICS.values())
+    script = "0 0 cc 80\n0 1 err:gpm:5 3\n0 1 sm_active 50\n" + refused
+    with start(script, [gpu(0), gpu(1), gpu(2)], count=3) as sampled:
         eventually(lambda: len(sampled.samples(gpu(1))) >= 4)
+        eventually(lambda: "gpm_s" in sampled.described(gpu(2))["unavailable"])
         sampled.end()
     names = {"sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "memory_bandwidth_percent", "gpm_s"}
     assert sampled.described(gpu(0))["unavailable"] == dict.fromkeys(names, "Not Supported")
     assert sampled.described(gpu(1))["unavailable"] == {"tensor_active_percent": "Not Supported"}
-    older, newer = (found.job for found in sampled.summary().gpus)
+    assert sampled.described(gpu(2))["unavailable"] == dict.fromkeys(names, "Not Supported")  # each by itself, then all
+    older, newer, _ = (found.job for found in sampled.summary().gpus)
     assert older is not None
     assert newer is not None
     assert (older.sm_active_mean_percent, older.reasons["sm_active_mean_percent"]) == (None, "Not Supported")

@@ -140,6 +140,8 @@ def test_what_other_keys_say_is_refused_with_the_remedy(tmp_path: Path, key: str
             "trainer: {fms: {options: {max_steps: 1}}}\ntraining: {max_steps: 2}",
             "a.yaml:4: trainer.options.max_steps: stands in training, too",
         ),
+        ("trainer: {fms: {options: {trackers: []}}}", "a.yaml:4: trainer.options.trackers: is an empty list"),
+        ("trainer: fms\ntraining: {fsdp: []}", "a.yaml:5: training.fsdp: is an empty list"),
         ("trainer: fms\ndata: {format: messages}", "a.yaml:5: data.format: fms-hf-tuning must be told how to read"),
         ("trainer: {hf: {options: {a: 1}}}", "a.yaml:4: trainer.options: belongs to fms, not to hf"),
         ("trainer: fms\ndata: {packing: packed}", "a.yaml:5: data.packing: is for the built-in trainer"),

@@ -10,7 +10,14 @@ from harness.scenario.placeholders import escape, fill, keys_of, names
 VALUES = {
     "output_dir": "/out dir",
     "method": {},
-    "training": {"bf16": False, "learning_rate": 1e-5, "fsdp": ["full_shard", "auto_wrap"], "report_to": "none"},
+    "training": {
+        "bf16": False,
+        "learning_rate": 1e-5,
+        "fsdp": ["full_shard", "auto_wrap"],
+        "eval_steps": None,
+        "report_to": "none",
+    },
+    "options.training": {"a": None},
     "training.bf16": False,
     "training.learning_rate": 1e-5,
     "training.fsdp": ["full_shard", "auto_wrap"],
@@ -33,6 +40,7 @@ VALUES = {
             id="all-of-training",
         ),
         pytest.param(["{method}"], ["{}"], id="empty-mapping"),
+        pytest.param(["{options.training}"], ['{"a": null}'], id="null-in-json"),
         pytest.param(['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], ['{"a": {"b": 1}}', "{ x }", "{}", "{0}"], id="json"),
         pytest.param(["{{output_dir}}"], ["{output_dir}"], id="doubled-is-the-text"),
     ],
@@ -86,6 +94,16 @@ SCRIPT = "name: x\nprocesses: 1\ntrainer: {target: a.py, args: [%s]}\n"
             id="training-unused",
         ),
         pytest.param(
+            SCRIPT % '"{training}"' + "training: {seed: 1, report_to: []}\n",
+            "4: training.report_to: is an empty list, which no command line can hold",
+            id="empty-list",
+        ),
+        pytest.param(
+            SCRIPT % '--to, "{training.report_to}"' + "training: {report_to: []}\n",
+            "3: trainer.args.1: {training.report_to} is an empty list",
+            id="empty-list-alone",
+        ),
+        pytest.param(
             SCRIPT % '"{data_file}"' + "data: {workers: 2}\n", "data.workers: is for the built-in trainer", id="workers"
         ),
         pytest.param(
@@ -110,6 +128,14 @@ def test_what_a_script_would_not_see_is_an_error(text: str, error: str, tmp_path
     [found] = load_scenarios(tmp_path)
     assert isinstance(found, BadScenario)
     assert error in found.error
+
+
+@pytest.mark.parametrize("argument", ["--json={training}", "--to={training.report_to}"])
+def test_json_holds_an_empty_list_and_null_need_not_be_passed(argument: str, tmp_path: Path) -> None:
+    training = "training: {report_to: [], eval_steps: null}\n"
+    (tmp_path / "a.yaml").write_text(SCRIPT % f'"{argument}"' + training)
+    [found] = load_scenarios(tmp_path)
+    assert isinstance(found, Case), found
 
 
 def test_a_script_with_everything_it_needs(tmp_path: Path) -> None:
