@@ -95,9 +95,11 @@ class Finding:
 def find(evidence: JobEvidence) -> list[Finding]:
     """What each rank told, the likeliest cause first."""
     found = [finding for rank in evidence.ranks if (finding := of_rank(rank)) is not None]
-    known = {finding.rank for finding in found}
+    followed = [finding for rank in evidence.ranks for finding in _of_followed(rank)]
+    known = {finding.rank for finding in (*found, *followed)}
     for log in evidence.logs:
-        found += _of_log(log, known)
+        found += _of_log(log, known, followed)
+    found += followed
     found += [finding for each in evidence.raised if (finding := _of_raised(each, found)) is not None]
     found = [_caught(evidence, finding) for finding in _explained(evidence, found)]
     return sorted(found, key=lambda finding: finding.order)
@@ -131,11 +133,22 @@ def of_rank(rank: RankJournal) -> Finding | None:
     """A rank's error record; without one (killed by its launcher, os._exit), the last exception that left training."""
     if rank.error is not None:
         return _of_event(rank, rank.error, f"rank-{rank.rank}/error.json", None)
-    end = rank.last("end")
-    if end is not None and end.get("exit_code") == 0:
+    return _of_process(rank.processes()[-1])
+
+
+def _of_process(rank: RankJournal) -> Finding | None:
+    if rank.end is not None and rank.end.get("exit_code") == 0:
         return None
     left = _last_exception(rank, ("train", "main"))
     return _of_event(rank, left[1], f"rank-{rank.rank}/events.jsonl", left[0]) if left else None
+
+
+def _of_followed(rank: RankJournal) -> Iterator[Finding]:
+    """What ended processes that another has followed as this rank: the job went on after it."""
+    for process in rank.processes()[:-1]:
+        finding = _of_process(process)
+        if finding is not None:
+            yield replace(finding, tier=Tier.HANDLED)
 
 
 def _last_exception(rank: RankJournal, where: tuple[str, ...]) -> tuple[int, Event] | None:
@@ -209,12 +222,14 @@ def _as_seen(rank: RankJournal, error: Event, link: tuple[str, str, str]) -> Eve
 # --- logs
 
 
-def _of_log(log: Log, known: set[int | None]) -> Iterator[Finding]:
-    """What a log tells; of ranks whose last exception the probe knows, only what Python does not see."""
+def _of_log(log: Log, known: set[int | None], followed: Sequence[Finding]) -> Iterator[Finding]:
+    """What a log tells; of ranks whose last exception the probe knows, only what Python does not see.
+
+    `followed`: what ended processes that others have followed; told again here, it is no other reason."""
     for raised in log.raised:
         unseen = raised.source in UNRAISED
         if (raised.rank is None or raised.rank not in known or unseen) and not WRAPPERS.match(raised.type):
-            finding = _of_raised(raised, ())
+            finding = _of_raised(raised, followed)
             if finding is not None:
                 yield finding
     for told in log.told:
@@ -343,7 +358,7 @@ def _caught(evidence: JobEvidence, finding: Finding) -> Finding:
     rank = next((rank for rank in evidence.ranks if rank.rank == finding.rank and rank.last("start")), None)
     if rank is None:
         return finding
-    codes = [(rank.last("end") or {}).get("exit_code"), evidence.rank_exits.get(rank.rank)]
+    codes = [(rank.end or {}).get("exit_code"), evidence.rank_exits.get(rank.rank)]
     if evidence.world_size == 1:
         codes.append((evidence.end or {}).get("exit_code"))
     failed = any(isinstance(code, int) and code > 0 for code in codes)

@@ -81,7 +81,7 @@ def mute_rank(evidence: JobEvidence, findings: Sequence[Finding]) -> tuple[int, 
 
 def own_exits(evidence: JobEvidence) -> dict[int, int]:
     """Exit codes by rank, as the launcher names them and as the ranks have written themselves."""
-    written = {rank.rank: end.get("exit_code") for rank in evidence.ranks if (end := rank.last("end")) is not None}
+    written = {rank.rank: end.get("exit_code") for rank in evidence.ranks if (end := rank.end) is not None}
     return dict(evidence.rank_exits) | {rank: code for rank, code in written.items() if isinstance(code, int)}
 
 
@@ -166,7 +166,7 @@ def last_line(evidence: JobEvidence) -> str:
 
 
 def steps_of(rank: RankJournal) -> int:
-    end = rank.last("end") or {}
+    end = rank.end or {}
     return max(len(rank.of("step")), int(end.get("steps") or 0))
 
 
@@ -192,7 +192,7 @@ def exits_told(evidence: JobEvidence) -> list[tuple[int | None, int]]:
 def _signal_told(evidence: JobEvidence) -> int | None:
     """The signal that ended the only rank, negative, where the target has started it and says so; a rank that has
     written its end was ended by none."""
-    if any(rank.last("end") is not None for rank in evidence.ranks):
+    if any(rank.end is not None for rank in evidence.ranks):
         return None
     deaths = (death for log in evidence.logs if log.file.endswith("launcher.log") for death in log.launcher.deaths)
     return next((death.code for death in deaths if death.code < 0 and death.rank in (None, 0)), None)

@@ -1,13 +1,11 @@
 """Whether a job whose command ended with exit code 0 was a success: its ranks ended well, and it has trained."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from harness.classify.evidence import JobEvidence
 from harness.classify.findings import find_unfinished, of_rank
 from harness.classify.lines import GRAD_NORM, LOSS
 from harness.classify.statement import end_fact, one_line, state_at, state_finding, steps_of
-from harness.journal import RankJournal
 from harness.metrics import did_it_train
 from harness.record import Evidence, Kind, Verdict
 
@@ -41,7 +39,7 @@ def _judge_failed_rank(evidence: JobEvidence) -> Verdict | None:
     farthest = max((steps_of(rank) for rank in evidence.ranks), default=0)
     for rank in evidence.ranks:
         steps, wanted = steps_of(rank), (rank.last("segment") or {}).get("max_steps")
-        end = _end_of(rank)
+        end = rank.end
         code = None if end is None else end.get("exit_code")
         if isinstance(code, int) and code != 0:
             ended = f"ended with exit code {code}"
@@ -54,12 +52,6 @@ def _judge_failed_rank(evidence: JobEvidence) -> Verdict | None:
             return state_finding(evidence, finding, more=f"; the rank {ended}, and {zero}")
         return state_at(evidence, rank.rank, Kind.UNKNOWN, f"rank {rank.rank} {ended}; {zero}")
     return None
-
-
-def _end_of(rank: RankJournal) -> dict[str, Any] | None:
-    """The end of the process that was this rank last: an elastic launcher may have started it anew."""
-    last = next((event for _, event in reversed(rank.events) if event["e"] in ("start", "end")), None)
-    return last if last is not None and last["e"] == "end" else None
 
 
 def _judge_training(evidence: JobEvidence, kinds: Sequence[Kind]) -> Verdict | None:

@@ -142,7 +142,7 @@ FIGURES: dict[str, Figure] = {
     "log_save_eval_s": Figure(
         "s",
         SEGMENT,
-        "sum of the time between steps that logging, saving and evaluating took, host clock",
+        "sum of the time that logging, saving, evaluating and the looks of `measure: until` took, host clock",
         "`step`, slowest rank",
         _NO_STEP,
     ),

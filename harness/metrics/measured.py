@@ -123,12 +123,30 @@ def _flags(
         flags["no_common_segment"] = f"{NO_COMMON_SEGMENT}: what one measured belongs to no step of another"
     if retries := retries_in_steady(ranks):
         flags["alloc_retries"] = f"the allocator ran full {retries} times after the first step, which costs time"
+    flags["restarted"] = _restarted(ranks)
+    flags["unmeasured"] = _unmeasured(ranks)
     flags["ranks_differ"] = _ranks_differ(ranks, scenario)
     flags["model_disagrees"] = disagreements(values["built"], scenario)
     flags["interval_not_reached"] = not_reached(ranks[0], scenario)
     flags["arguments_differ"] = differing_arguments(ranks, scenario)
     flags |= describe_ranks_in_step(ranks, values["ranks_agree"])
     return {name: text for name, text in flags.items() if text}
+
+
+def _restarted(ranks: Sequence[RankJournal]) -> str | None:
+    turns = {rank.rank: len(rank.of("start")) for rank in ranks}
+    most = max(turns, key=lambda rank: turns[rank])
+    if turns[most] < 2:
+        return None
+    return f"rank {most} was {turns[most]} processes in turn: the figures are of the last training that all ranks have"
+
+
+def _unmeasured(ranks: Sequence[RankJournal]) -> str | None:
+    told = [event for rank in ranks for event in rank.of("unmeasured")]
+    if not told:
+        return None
+    first = f"process {told[0].get('pid')} ({told[0].get('target')}) trained and was not measured: {told[0].get('why')}"
+    return first if len(told) == 1 else f"{first}; and {len(told) - 1} more"
 
 
 def _ranks_differ(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -> str | None:

@@ -42,8 +42,8 @@ def retries_in_steady(ranks: Sequence[RankJournal]) -> int:
         before = 0
         for event in rank.of("memory"):
             count = event.get("alloc_retries")
-            if isinstance(count, int):  # since the process began
-                total += count - before if event.get("phase") == "steady" else 0
+            if isinstance(count, int):  # since the process began, which another may have followed
+                total += count - (before if count >= before else 0) if event.get("phase") == "steady" else 0
                 before = count
     return total
 

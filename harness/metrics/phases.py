@@ -36,7 +36,7 @@ def describe_phases(rank: RankJournal, wall: Wall) -> Part:
             _add(part, spans, "queue", wall.started, launched)
         _add(part, spans, "launch", launched, began)
     _add_own(part, spans, rank, wall.ended)
-    end = rank.last("end")
+    end = rank.end
     if end is not None and wall.ended is not None:
         _add(part, spans, "shutdown", end["t"], wall.ended)
     total = None
@@ -76,7 +76,7 @@ def _add_own(part: Part, spans: dict[str, float | None], rank: RankJournal, ende
         _add(part, spans, str(marks[0]["name"]), began, marks[0]["t"])
     for mark, following in pairwise(marks):
         _add(part, spans, str(mark["name"]), *_between(mark, following))
-    last, end = marks[-1], rank.last("end")
+    last, end = marks[-1], rank.end
     if end is not None:
         _add(part, spans, str(last["name"]), *_between(last, end))
     elif ended is not None:
@@ -90,8 +90,8 @@ def _between(mark: Event, following: Event) -> tuple[float, float]:
 
 def _began(rank: RankJournal) -> float | None:
     """When the rank's process was created, on the wall clock; where /proc does not tell, its first phase."""
-    start, marks = rank.last("start"), rank.of("phase")
-    created = (start or {}).get("process_started")
+    starts, marks = rank.of("start"), rank.of("phase")
+    created = starts[0].get("process_started") if starts else None
     first = marks[0]["t"] if marks else None
     if isinstance(created, int | float):
         return float(created) if first is None else min(float(created), first)

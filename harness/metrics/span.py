@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.journal import RankJournal
-from harness.metrics.window import Window, last_segment
+from harness.metrics.window import Window, describe_segment
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,28 @@ def find_span(ranks: Sequence[RankJournal], window: Window | None) -> Span | Non
     first, last = window.steps[0], window.steps[-1]
     begins, ends = [], []
     for rank in ranks:
-        for step in last_segment(rank) if rank.of("step") else ():
-            if first <= step["step"] <= last and isinstance(step.get("ended_m"), int | float):
+        for step in rank.of("step"):
+            if (
+                step.get("segment") == window.segment
+                and first <= step["step"] <= last
+                and isinstance(step.get("ended_m"), int | float)
+            ):
                 begins.append(step["ended_m"] - step["seconds"])
                 ends.append(step["ended_m"])
-    return Span(min(begins), max(ends), _tokens(ranks, first, last)) if ends else None
+    return Span(min(begins), max(ends), _tokens(ranks, window.segment, first, last)) if ends else None
 
 
-def _tokens(ranks: Sequence[RankJournal], first: int, last: int) -> int | None:
+def _tokens(ranks: Sequence[RankJournal], segment: int | None, first: int, last: int) -> int | None:
     """None, too, where ranks share their data: whose tokens are whose is the throughput's business."""
     total = 0
     for rank in ranks:
-        segment = rank.last("segment") or {}
+        told = describe_segment(rank, segment)
         counts = {
             event["step"]: event.get("non_pad")
             for event in rank.of("tokens")
-            if event.get("segment") == segment.get("segment") and first <= event["step"] <= last
+            if event.get("segment") == segment and first <= event["step"] <= last
         }
-        shared = segment.get("data_ranks") not in (None, len(ranks))
+        shared = told.get("data_ranks") not in (None, len(ranks))
         if shared or len(counts) < last - first + 1 or not all(isinstance(n, int) for n in counts.values()):
             return None
         total += sum(n for n in counts.values() if isinstance(n, int))

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part, number
-from harness.metrics.window import Window, last_segment
+from harness.metrics.window import Window, describe_segment
 
 # figure -> field of a `step` event
 PARTS = {
@@ -36,7 +36,7 @@ def describe_split(ranks: Sequence[RankJournal], window: Window | None) -> Part:
     }
     slowest = next(rank for rank in ranks if rank.rank == window.slowest)
     steps = _steps(slowest, window)
-    told = next((event for event in slowest.of("segment") if event.get("segment") == window.segment), {})
+    told = describe_segment(slowest, window.segment)
     for name in PARTS:
         mean = _mean(steps, name)
         why = (name != "data_wait_s" and told.get("split_reason")) or mean
@@ -48,7 +48,9 @@ def describe_split(ranks: Sequence[RankJournal], window: Window | None) -> Part:
         for name in (*PARTS, "step_rest_s")
         if part.values[name] is not None
     }
-    overhead = [number(event.get("overhead_seconds")) for event in last_segment(slowest)]
+    overhead = [
+        number(event.get("overhead_seconds")) for event in slowest.of("step") if event.get("segment") == window.segment
+    ]
     told_overhead = [seconds for seconds in overhead if seconds is not None]
     part.put("log_save_eval_s", sum(told_overhead) if told_overhead else None, "no step tells of it")
     return part

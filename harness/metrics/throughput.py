@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part
-from harness.metrics.window import Window, common_steps, have_common_segment
+from harness.metrics.window import Window, common_steps, describe_segment, have_common_segment
 
 COUNTERS = ("padded", "non_pad", "trainable", "samples")
 SQUARES = ("padded_squares", "non_pad_squares")
@@ -25,11 +25,12 @@ class Counts:
     """Sums of the ranks' counters: over the whole last segment, and over the window; None with a reason."""
 
     def __init__(self, ranks: Sequence[RankJournal], window: Window | None) -> None:
-        self.leaders, self.shares = data_ranks(ranks)
+        steps = common_steps(ranks)
+        segment = next((step.get("segment") for of_rank in steps.values() for step in of_rank), None)
+        self.leaders, self.shares = data_ranks(ranks, segment)
         self.whole: dict[str, int | None] = {}
         self.measured: dict[str, int | None] = {}
         self.reasons: dict[str, str] = {}
-        steps = common_steps(ranks)
         missing = _missing(ranks) or _stepless(self.leaders)
         if not any(rank.of("tokens") for rank in ranks):
             missing = "no batch was seen on its way to a step"
@@ -58,11 +59,11 @@ class Counts:
         self.whole[name], self.measured[name] = whole, measured
 
 
-def data_ranks(ranks: Sequence[RankJournal]) -> tuple[list[RankJournal], int | None]:
-    """(a rank for each share of the data, how many shares there are; None where the journals do not tell).
+def data_ranks(ranks: Sequence[RankJournal], segment: int | None) -> tuple[list[RankJournal], int | None]:
+    """(a rank for each share of the segment's data, how many shares there are; None where the journals do not tell).
 
     Ranks of a tensor- or context-parallel group see the same batches: theirs count once."""
-    told = [(rank.last("segment") or {}).get("data_rank") for rank in ranks]
+    told = [describe_segment(rank, segment).get("data_rank") for rank in ranks]
     shares = [share for share in told if isinstance(share, int)]
     if len(shares) < len(ranks):
         return list(ranks), None

@@ -90,7 +90,7 @@ def _still(rank: RankJournal, steps: list[Event]) -> Finding | None:
     losses = {step.get("loss") for step in steps}
     if len(steps) < FEWEST_LOSSES or len(losses) > 1 or number(steps[0].get("loss")) is None:
         return None
-    if (rank.last("end") or {}).get("seen_by") == "journal":  # the program may have rounded it
+    if (rank.end or {}).get("seen_by") == "journal":  # the program may have rounded it
         return None
     if not _rates(steps[:-1]):
         return None

@@ -63,6 +63,11 @@ def last_segment(rank: RankJournal) -> list[Event]:
     return [step for step in steps if step.get("segment") == steps[-1].get("segment")]
 
 
+def describe_segment(rank: RankJournal, segment: int | None) -> Event:
+    """What the rank told at that segment's start; nothing where it did not."""
+    return next((event for event in rank.of("segment") if event.get("segment") == segment), {})
+
+
 def have_common_segment(ranks: Sequence[RankJournal]) -> bool:
     """False where the ranks that stepped did so in different segments: nothing of theirs belongs together."""
     return not any(rank.of("step") for rank in ranks) or bool(_common_segments(ranks))

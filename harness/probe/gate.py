@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .layout import JobPaths
-from .processes import claim
+from .processes import claim, told_number
 from .site_hook import RANK_PID
 
 # Options of the interpreter that take a value, which may be their next argument.
@@ -31,8 +31,7 @@ def take_over(stage: str) -> None:
 
 def rank_of(environ: "os._Environ[str] | dict[str, str]") -> int:
     """The rank that a launcher tells; 0 where it tells of none, as accelerate's for a single process."""
-    told = environ.get("RANK", "")
-    return int(told) if told.isascii() and told.isdigit() else 0
+    return told_number(environ, "RANK") or 0
 
 
 def rank_command(argv: Sequence[str], main: str, job: str) -> list[str] | None:

@@ -26,14 +26,7 @@ Find = Callable[[Any], Meter | None]  # whose is a Trainer; None for its argumen
 
 def install(meter: Meter) -> None:
     """Patch the modules below when they are imported, and at once those that already are."""
-    patches: dict[str, Patch] = {
-        "transformers.trainer": patch_trainer,
-        "accelerate.accelerator": patch_accelerator,
-        "accelerate.utils.memory": patch_retry,
-        "torch.optim.optimizer": patch_optimizer,
-        "torch.utils.data.dataloader": patch_loader,
-    }
-    patch_modules(patches, meter)
+    patch_modules(PATCHES, meter)
     watch_log(meter)
 
 
@@ -126,7 +119,7 @@ def wrap_trainer(trainer: Any, find: Find, meter: Meter) -> None:
     for name, make in _METHODS.items():
         original = trainer.__dict__.get(name)
         if original is None:
-            if name != "get_batch_samples":  # absent before 4.46: then the `tokens` events say so
+            if name not in _MAY_LACK:
                 meter.fault("patch transformers.trainer", AttributeError(f"Trainer has no {name}"))
         elif not hasattr(original, "_harness_probe"):
             wrapped: Any = functools.wraps(original)(make(original, find))
@@ -214,16 +207,40 @@ def _maybe_log_save_evaluate(original: Any, find: Find) -> Any:
         meter = find(self)
         if meter is None:
             return original(self, *args, **kwargs)
-        began = time.monotonic()
-        meter.step.stand_aside()
-        try:
+        with _Aside(meter):
             return original(self, *args, **kwargs)
-        finally:
-            meter.step.come_back()
-            with meter.guard("overhead"):
-                meter.add_overhead(time.monotonic() - began)
 
     return maybe_log_save_evaluate
+
+
+def _evaluate(original: Any, find: Find) -> Any:
+    """Before the first step (eval_on_start), or where a callback asks for it; predict() is one that returns more."""
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = find(self)
+        if meter is None or not meter.training:
+            return original(self, *args, **kwargs)
+        with _Aside(meter):
+            meter.step.tag_overhead("eval")
+            return original(self, *args, **kwargs)
+
+    return evaluate
+
+
+class _Aside:
+    """Something that is no part of a step; one within another is a part of that."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+        self._meter.step.stand_aside()
+
+    def __exit__(self, *_: object) -> None:
+        if self._meter.step.come_back():
+            with self._meter.guard("overhead"):
+                self._meter.add_overhead(time.monotonic() - self._began)
 
 
 def _save_model(original: Any, find: Find) -> Any:
@@ -249,8 +266,14 @@ _METHODS: dict[str, Callable[[Any, Find], Any]] = {
     "training_step": _training_step,
     "get_batch_samples": _get_batch_samples,
     "_maybe_log_save_evaluate": _maybe_log_save_evaluate,
+    "_evaluate": _evaluate,
+    "evaluate": _evaluate,
+    "predict": _evaluate,
     "save_model": _save_model,
 }
+
+# get_batch_samples is absent before 4.46: then the `tokens` events say so; `_evaluate` calls evaluate.
+_MAY_LACK = frozenset(["get_batch_samples", "_evaluate"])
 
 
 def patch_accelerator(module: Any, meter: Meter) -> None:
@@ -368,3 +391,12 @@ def watch_log(meter: Meter) -> None:
         return record
 
     logging.setLogRecordFactory(factory)
+
+
+PATCHES: dict[str, Patch] = {
+    "transformers.trainer": patch_trainer,
+    "accelerate.accelerator": patch_accelerator,
+    "accelerate.utils.memory": patch_retry,
+    "torch.optim.optimizer": patch_optimizer,
+    "torch.utils.data.dataloader": patch_loader,
+}

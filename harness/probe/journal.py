@@ -81,7 +81,8 @@ EVENTS: dict[str, dict[str, str]] = {
         "changed": "tensors that differ from those of `first`; null in `first`",
     },
     "segment": {
-        "segment": "number of this stretch of training in the process, from 0: a call of train() or a restart in it",
+        "segment": "number of this stretch of training in the process, from 0: a call of train() or a restart in it; "
+        "in the record and the series, those of the next process that is this rank are numbered on",
         "restart": "whether train() began again by itself (auto_find_batch_size)",
         "step": "global step it starts from (above 0 when resuming)",
         "max_steps": "global step it is to end at; this and the rest null in a program without a Trainer",
@@ -107,8 +108,9 @@ EVENTS: dict[str, dict[str, str]] = {
         "seconds": "wall time from the end of the step before (or the segment's start) to this step's end, host clock; "
         "in a program without a Trainer the first step counts from the start of its phase",
         "device_seconds": "between two CUDA events, without the overhead; null on CPU and for a segment's first step",
-        "overhead_seconds": "time within `seconds` that logging, saving and evaluating took, after the step before, "
-        "host clock; and what `measure: until` takes to look at the steps so far",
+        "overhead_seconds": "time within `seconds` that logging, saving and evaluating took (predicting is the same), "
+        "after the step before, before the first, or where a callback asks for it, host clock; and what "
+        "`measure: until` takes to look at the steps so far",
         "overhead": "what took it: a list of log, save, eval",
         "data_wait_seconds": "time within `seconds` in which the loop waited for its batches, host clock; on a GPU "
         "earlier work may have run meanwhile; null when nobody was seen to fetch one",
@@ -194,6 +196,11 @@ EVENTS: dict[str, dict[str, str]] = {
         "reason": "why the figures are null; null when they are not",
     },
     "probe_error": {"where": "the hook that failed", "message": "type and text of the failure in the probe itself"},
+    "unmeasured": {
+        "pid": "a process of the job that trains, and is not measured",
+        "target": "what it runs",
+        "why": "why it is not measured: this rank is another process",
+    },
     "end": {
         "exit_code": "exit code of the rank; null when it left by a signal, and where the process cannot know it",
         "steps": "optimizer steps seen in all",

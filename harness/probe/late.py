@@ -2,6 +2,7 @@
 process of torch.multiprocessing.spawn."""
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import multiprocessing.util
@@ -15,11 +16,12 @@ from . import hooks
 from .errors import last_exception
 from .exhaustion import Exhaustion
 from .gate import rank_of
+from .journal import JournalFile
 from .layout import JobPaths
 from .measure import Meter
-from .processes import claim
-from .redact import secret_arguments, secret_values
-from .site_hook import RANK_PID
+from .processes import claim, told_number
+from .redact import redact, secret_arguments, secret_values
+from .site_hook import RANK_ABOVE, RANK_PID
 from .start import answer_for_stacks, follow_program, open_journal, tell_program_end
 
 
@@ -27,9 +29,7 @@ def wait(folder: str) -> None:
     """Put the hooks in place, for the job directory `folder`, with a meter that is off until something trains."""
     meter = LateMeter(JobPaths(Path(folder)))
     follow_program(meter)
-    hooks.patch_modules(
-        {"torch.distributed.distributed_c10d": patch_group, "torch.multiprocessing.spawn": patch_spawn}, meter
-    )
+    hooks.patch_modules(PATCHES, meter)
 
 
 class LateMeter(Meter):
@@ -39,7 +39,7 @@ class LateMeter(Meter):
         super().__init__(job, 0, None, secret_values(os.environ) | secret_arguments(sys.orig_argv))
         self._waits = True
         self._has_left = False
-        self._phases: list[dict[str, Any]] = []
+        self._early: list[tuple[str, dict[str, Any]]] = []  # known before the journal begins
         self.mark(self.phase)  # what may train is about to be imported
 
     def wake(self) -> None:
@@ -47,33 +47,46 @@ class LateMeter(Meter):
         if not self._waits:
             return
         self._waits = False
+        above, pid = told_number(os.environ, RANK_ABOVE), os.environ.get(RANK_PID)
+        if above is not None and pid != str(os.getpid()):
+            self._tell_unmeasured(above, f"it runs below process {pid}, which is rank {above}")
+            return
         rank, local_rank, ranks = _place()
         try:
-            taken = None if claim(self.job, rank) else f"rank {rank} of the job is another process that runs"
+            if not claim(self.job, rank):
+                self._tell_unmeasured(rank, f"rank {rank} of the job is another process that runs")
+                return
         except OSError as error:
-            taken = f"rank {rank} has no folder: {error}"
-        if taken is not None:
-            print(f"harness: this process is not measured: {taken}", file=sys.stderr)
+            self._tell_unmeasured(rank, f"rank {rank} has no folder: {error}")
             return
         self.rank, self.exhaustion = rank, Exhaustion(self.job, rank)
-        target = sys.argv[0] if sys.argv else ""
-        self._journal = open_journal(self.job, rank, target, self.secrets, local_rank=local_rank, world_size=ranks)
-        self._journal.write_all([("phase", fields) for fields in self._phases])
-        os.environ[RANK_PID] = str(os.getpid())  # for what it starts from now on
-        os.register_at_fork(after_in_child=self.switch_off)
+        self._journal = open_journal(self.job, rank, _target(), self.secrets, local_rank=local_rank, world_size=ranks)
+        self._journal.write_all(self._early)
+        _stand_above(rank)
+        os.register_at_fork(after_in_child=self._forked)
         answer_for_stacks(self.job, rank)
         atexit.register(_end, self)
         # A child of multiprocessing ends by os._exit, after what is registered there.
         multiprocessing.util.Finalize(None, functools.partial(_end, self), exitpriority=100)
 
-    def switch_off(self) -> None:
-        super().switch_off()
-        self._waits = False
+    def _forked(self) -> None:
+        """A child of the rank, that may be the training that was meant."""
+        self.switch_off()
+        self._waits = True
 
-    def mark(self, name: str, *, sync: bool = True) -> None:
-        super().mark(name, sync=sync)
-        if self._waits:  # known when the journal begins
-            self._phases.append({"t": time.time(), "m": time.monotonic(), "name": name})
+    def _tell_unmeasured(self, rank: int, why: str) -> None:
+        """This process trains, and nobody measures it: the journal of the rank that is says so, where there is one."""
+        print(f"harness: this process is not measured: {why}", file=sys.stderr)
+        if self.job.events(rank).is_file():
+            with contextlib.suppress(OSError):
+                journal = JournalFile(self.job.events(rank))
+                journal.write("unmeasured", pid=os.getpid(), target=redact(_target(), self.secrets), why=why)
+                journal.close()
+
+    def write(self, event: str, **fields: Any) -> None:
+        if self._waits and event in ("phase", "probe_error"):
+            self._early.append((event, {"t": time.time(), "m": time.monotonic(), **fields}))
+        super().write(event, **fields)
 
     def left(self, error: BaseException | None) -> None:
         if not self.off and not self._has_left:
@@ -95,6 +108,16 @@ class LateMeter(Meter):
             super().optimizer_stepped(step, optimizer, leads_anew=leads_anew)
 
 
+def _stand_above(rank: int) -> None:
+    """Have what this process starts from now on know of it."""
+    os.environ[RANK_PID] = str(os.getpid())
+    os.environ[RANK_ABOVE] = str(rank)
+
+
+def _target() -> str:
+    return sys.argv[0] if sys.argv else ""
+
+
 def _end(meter: LateMeter) -> None:
     """The process is about to end.  What ends a child of multiprocessing is on its way before 3.13, and has been dealt
     with from there on; what leaves a program the interpreter keeps."""
@@ -107,8 +130,7 @@ def _end(meter: LateMeter) -> None:
 
 def _place() -> tuple[int, int, int]:
     """(rank, rank on the node, number of ranks): by torch's process group where there is one, else by its launcher."""
-    numbers = [os.environ.get(name, "") for name in ("LOCAL_RANK", "WORLD_SIZE")]
-    local_rank, ranks = (int(told) if told.isascii() and told.isdigit() else None for told in numbers)
+    local_rank, ranks = (told_number(os.environ, name) for name in ("LOCAL_RANK", "WORLD_SIZE"))
     rank = rank_of(os.environ)
     group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
@@ -142,7 +164,14 @@ def patch_group(module: Any, meter: Meter) -> None:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        os.environ.setdefault(RANK_PID, str(os.getpid()))
+        if RANK_PID not in os.environ:
+            _stand_above(_place()[0])
         return result
 
     module.init_process_group = init_process_group
+
+
+PATCHES: dict[str, hooks.Patch] = {
+    "torch.distributed.distributed_c10d": patch_group,
+    "torch.multiprocessing.spawn": patch_spawn,
+}

@@ -269,7 +269,9 @@ class Meter:
         """Something other than the step has just ended on the host; counts when it logged, saved or evaluated."""
         if self.step.overhead or always:
             self.step.overhead_s += seconds
-            if self._cuda:
+            if self._cuda and self.step.has_begun:
+                self._pending.new_segment()  # between the parts of a step: its time is known by the host alone
+            elif self._cuda:
                 self._pending.begin_anew()
 
     def step_ended(self, step: int, epoch: float | None) -> None:

@@ -21,7 +21,7 @@ from .dump import first_error
 from .errors import last_exception
 from .layout import JobPaths, attempt
 from .measure import Meter
-from .processes import lives, started
+from .processes import lives, started, told_number
 from .reading import read_document
 from .redact import redact, redact_argv, redact_tree, secret_arguments, secret_values
 from .start import begin
@@ -108,9 +108,9 @@ def end_those_that_have_trained() -> None:
 def rank_of(environ: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:
     """(rank, number of ranks) of this process; (0, 1) where no launcher tells of several."""
     for rank, ranks in _RANKS:
-        told = environ.get(rank, ""), environ.get(ranks, "")
-        if all(text.isascii() and text.isdigit() for text in told) and int(told[1]) > 1:
-            return int(told[0]), int(told[1])
+        number, of = told_number(environ, rank), told_number(environ, ranks)
+        if number is not None and of is not None and of > 1:
+            return number, of
     return 0, 1
 
 

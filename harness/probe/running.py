@@ -62,8 +62,15 @@ class RunningStep:
         """What follows is no part of a step, though it may fetch batches: logging, saving, evaluating."""
         self._aside += 1
 
-    def come_back(self) -> None:
+    def come_back(self) -> bool:
+        """Whether nothing else stands aside."""
         self._aside -= 1
+        return not self._aside
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a batch was fetched, or computed."""
+        return self.data_wait_s is not None or self._began is not None
 
     def fetch_begins(self) -> float | None:
         """A batch is about to be fetched; None where that is not the step's waiting, or a part of a fetch already."""

@@ -124,7 +124,9 @@ class _Series:
 
 @dataclass
 class RankSeries(_Series):
-    """The series of one rank.  A segment after the first has a context of its own: its steps may begin again at 1."""
+    """The series of one rank.  A segment after the first has a context of its own: its steps may begin again at 1.
+
+    The segments of a process that follows another as this rank are numbered on."""
 
     rank: int = 0
     # (segment, step) -> seconds, end, epoch
@@ -134,9 +136,13 @@ class RankSeries(_Series):
     def __init__(self, rank: int, gaps: bool = False) -> None:
         super().__init__(gaps)
         self.rank, self._waiting, self._early = rank, {}, {}
+        self._before = 0  # segments of the processes before this one
+        self._next = 0  # number of the next segment
 
     def _points(self, event: Event) -> Iterable[Point]:
-        if event["e"] == "step":
+        if event["e"] == "start":
+            self._before = self._next
+        elif event["e"] == "step":
             yield from self._step(event)
         elif event["e"] == "tokens":
             yield from self._tokens(event)
@@ -145,7 +151,7 @@ class RankSeries(_Series):
             yield from self._made(logs, int(event["step"]), float(event["t"]), context, event.get("epoch"))
 
     def _step(self, event: Event) -> Iterable[Point]:
-        key, seconds = _key(event), net_seconds(event)
+        key, seconds = self._key(event), net_seconds(event)
         values = {name: event.get(name) for name in ("loss", "grad_norm", "learning_rate")}
         ended, epoch = _ended(event), event.get("epoch")
         yield from self._made(values | {"step_time_s": seconds}, key[1], ended, self._context(key), epoch)
@@ -155,7 +161,7 @@ class RankSeries(_Series):
             _remember(self._waiting, key, (seconds, ended, epoch))
 
     def _tokens(self, event: Event) -> Iterable[Point]:
-        key = _key(event)
+        key = self._key(event)
         if key in self._waiting:
             yield from self._rate(key, event.get("non_pad"), self._waiting.pop(key))
         else:
@@ -166,6 +172,11 @@ class RankSeries(_Series):
         if isinstance(tokens, int) and seconds:
             rate = {"non_pad_tokens_per_s": tokens / seconds}
             yield from self._made(rate, key[1], ended, self._context(key), epoch)
+
+    def _key(self, event: Event) -> tuple[int, int]:
+        segment = self._before + int(event.get("segment") or 0)
+        self._next = max(self._next, segment + 1)
+        return segment, int(event["step"])
 
     def _context(self, key: tuple[int, int]) -> dict[str, Any]:
         return {"rank": self.rank} | ({"segment": key[0]} if key[0] else {})
@@ -233,10 +244,6 @@ def _ended(step: Event) -> float:
     if isinstance(m, (int, float)) and isinstance(ended_m, (int, float)):
         return float(t) - max(0.0, m - ended_m)
     return float(t)
-
-
-def _key(event: Event) -> tuple[int, int]:
-    return int(event.get("segment") or 0), int(event["step"])
 
 
 def _remember(place: dict[tuple[int, int], Any], key: tuple[int, int], value: Any) -> None:

@@ -12,13 +12,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 RANK_PID = "HARNESS_RANK_PID"  # in the environment of a rank and of all that it starts: the rank's process id
+RANK_ABOVE = "HARNESS_RANK_ABOVE"  # beside it, where the rank was known only when it trained: its number
 RANK_SIGNS = "HARNESS_RANK_SIGNS"  # names of variables that only a rank has when it starts, separated by commas
 MODULE = "sitecustomize"
-# What a process imports that may turn out to be a rank; the last two for programs that journal for themselves.
+# What a process imports that may turn out to be a rank: all that is patched, so that nothing of it is half imported by
+# then; the last two for programs that journal for themselves.
 WATCHED = frozenset(
     [
         "torch.optim.optimizer",
+        "torch.utils.data.dataloader",
         "torch.distributed.distributed_c10d",
+        "torch.multiprocessing.spawn",
+        "accelerate.accelerator",
+        "accelerate.utils.memory",
         "transformers.trainer",
         "harness.probe.attach",
         "harness_probe.attach",
@@ -56,14 +62,17 @@ def _reach(stage: str) -> None:
 
 
 def part_of(environ: "os._Environ[str] | dict[str, str]", argv: "Sequence[str]", pid: int, main: str) -> str:
-    """What a Python is that starts: `rank`; `none`, to be left alone; or one that may turn out to be a rank: `open`.
+    """What a Python is that starts: `rank`; `none`, to be left alone; or one that may turn out to be a rank, or to
+    train below one: `open`.
 
     `main` is the path of the program that a rank of the probe runs."""
     above = environ.get(RANK_PID)
     if above is None:
         return "rank" if any(name in environ for name in environ.get(RANK_SIGNS, "").split(",")) else "open"
     if above != str(pid):
-        return "none"  # a loader's worker, a compiler, a helper: of a rank, and none itself
+        # A loader's worker, a compiler, a helper: of a rank, and none itself.  Below one that nobody had marked, it may
+        # be the training that was meant.
+        return "open" if RANK_ABOVE in environ else "none"
     return "none" if main in argv else "open"  # the rank itself; `open` where it has replaced its program
 
 
@@ -85,9 +94,12 @@ class Waiting:
         self._stage = stage
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name not in WATCHED or self not in sys.meta_path:
+        if name not in WATCHED:
             return None
-        sys.meta_path.remove(self)
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:  # another thread's import was first
+            return None
         try:
             load(self._stage, "late").wait(os.path.dirname(self._stage))
         except Exception as error:

@@ -15,9 +15,11 @@ from typing import Any
 
 from . import hooks, measure
 from .errors import without_own_frames
+from .gate import rank_of
 from .journal import SCHEMA, JournalFile
 from .layout import JobPaths
 from .measure import Meter
+from .processes import told_number
 from .reading import read_document
 from .redact import redact, secret_arguments, secret_values
 from .site_hook import RANK_PID
@@ -37,9 +39,10 @@ def main(argv: Sequence[str]) -> None:
     module = argv[1] == "-m"
     target, *arguments = argv[2:] if module else argv[1:]
     job = JobPaths(Path(argv[0]).absolute())
-    rank = _number("RANK", 0)
-    redirect(job, rank)
-    if os.environ.get(RANK_PID) != str(os.getpid()):
+    rank = rank_of(os.environ)
+    started_by_target = os.environ.get(RANK_PID) == str(os.getpid())
+    redirect(job, rank, keep_captured=started_by_target)
+    if not started_by_target:
         # Where the target has started this rank, its starter may be a thread that ends before: for the kernel that is
         # the parent's death.  What outlives the target's launcher is the supervisor's to end.
         die_with_parent()
@@ -74,7 +77,8 @@ def _leave(meter: Meter, error: BaseException) -> None:
 
 def begin(job: JobPaths, rank: int, target: str, secrets: set[str], *, phase: str) -> Meter:
     """Open the rank's journal.  `phase`: the one that begins with it."""
-    place = {"local_rank": _number("LOCAL_RANK", 0), "world_size": _number("WORLD_SIZE", 1)}
+    ranks = told_number(os.environ, "WORLD_SIZE")
+    place = {"local_rank": told_number(os.environ, "LOCAL_RANK") or 0, "world_size": 1 if ranks is None else ranks}
     meter = Meter(job, rank, open_journal(job, rank, target, secrets, **place), secrets)
     meter.mark(phase)
     os.register_at_fork(after_in_child=meter.switch_off)
@@ -118,13 +122,24 @@ def tell_program_end(meter: Meter) -> None:
         meter.end()
 
 
-def redirect(job: JobPaths, rank: int) -> None:
-    """Point the file descriptors 1 and 2 at the rank's own logs, so that children and C code write there too."""
+def redirect(job: JobPaths, rank: int, *, keep_captured: bool) -> None:
+    """Point the file descriptors 1 and 2 at the rank's own logs, so that children and C code write there too.
+
+    `keep_captured`: leave one alone that is not the job's own log: whoever has started the rank reads it."""
     job.rank(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
     for path, descriptor in ((job.stdout(rank), 1), (job.stderr(rank), 2)):
+        if keep_captured and not _is_launcher_log(job, descriptor):
+            continue
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(opened, descriptor, inheritable=True)
         os.close(opened)
+
+
+def _is_launcher_log(job: JobPaths, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(job.launcher_log()))
+    except OSError:
+        return False
 
 
 def die_with_parent() -> None:
@@ -178,8 +193,3 @@ def _show_without_probe() -> None:
         show(cls, error, error.__traceback__)
 
     sys.excepthook = hook
-
-
-def _number(name: str, default: int) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else default

@@ -130,6 +130,8 @@ def test_a_trainer_below_a_driver(pod: Pod, mode: str, kind: Kind) -> None:
     [journal] = read_ranks(pod.job)
     assert [each["name"] for each in journal.of("phase")][:4] == ["import", "setup", "first_step", "steady"]
     assert len(journal.of("model")) == len(journal.of("segment")) == 1
+    for name in ("data_wait_seconds", "grad_norm"):
+        assert all(isinstance(step[name], float) for step in journal.of("step")), name
     assert journal.of("probe_error") == []
 
 
@@ -173,6 +175,20 @@ def test_trainings_that_follow_each_other_are_one_rank(pod: Pod) -> None:
     assert record.verdict.kind is Kind.NONE
     [journal] = read_ranks(pod.job)
     assert (len(journal.of("start")), len(journal.of("step")), len(journal.of("end"))) == (2, 10, 2)
+    assert record.measurements is not None
+    assert [(each.segment, each.steps) for each in record.measurements.segments] == [(0, 5), (1, 5)]
+    assert "restarted" in record.measurements.flags
+
+
+def test_a_failure_that_another_training_followed_is_not_the_drivers(pod: Pod) -> None:
+    fates = "    subprocess.run([sys.executable, 'elastic.py', 'out', fate])\n"
+    failure = "raise ValueError('my report has no template')\n"
+    target = pod.program(f"import subprocess, sys\nfor fate in ('raise-late', ''):\n{fates}{failure}")
+    record, _ = record_of(pod, "1", target)
+    assert record.verdict is not None
+    assert (record.verdict.kind, record.verdict.rank) == (Kind.USER_ERROR, None)
+    assert "ValueError: my report has no template" in record.verdict.reason
+    assert not pod.job.error(0).exists()
 
 
 SCENARIO = """

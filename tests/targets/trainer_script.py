@@ -91,6 +91,17 @@ class FailsInOptimizer(TrainerCallback):
             raise ValueError("a callback failed, token hf_abcdefghijklmnopqrstuvwxyz")
 
 
+class Evaluates(TrainerCallback):
+    """Evaluates once the first step has ended, as user code does that watches another set."""
+
+    trainer: Any = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 1:
+            self.trainer.evaluate()
+            self.trainer.predict(Rows(slow_s=0.05))
+
+
 def make(kind: type[Any] = Trainer, *, field: str = "input_ids", slow_s: float = 0.0, **fields: Any) -> Any:
     """A Trainer of a model so small that the imports take all the time."""
     torch.manual_seed(0)
@@ -175,6 +186,11 @@ def main(how: str, *rest: str) -> None:
         trainer = make(field="inputs_embeds")
     elif how == "slow":  # to read, in this process
         trainer = make(slow_s=0.05, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=16)
+    elif how == "evaluates":  # before the first step, and in a callback
+        trainer = make(slow_s=0.05, eval_on_start=True, per_device_eval_batch_size=16)
+        watching = Evaluates()
+        watching.trainer = trainer
+        trainer.add_callback(watching)
     elif how == "evaluate":
         trainer = make(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=3)
     else:

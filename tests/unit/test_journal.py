@@ -4,12 +4,14 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.journal import open_regular, read_document, read_events, read_ranks
+from harness.journal import Event, number_segments, open_regular, read_document, read_events, read_ranks
 from harness.probe.journal import JournalFile
 from harness.probe.layout import JobPaths
+from tests.unit.journals import event, rank, step
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -69,8 +71,8 @@ def test_a_missing_journal_is_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_ranks_are_read_in_order(tmp_path: Path) -> None:
-    for rank in (10, 2, 0):
-        JournalFile(JobPaths(tmp_path).events(rank)).close()
+    for number in (10, 2, 0):
+        JournalFile(JobPaths(tmp_path).events(number)).close()
     (tmp_path / "rank-x").mkdir()
     (tmp_path / "rank-1").touch()
     assert [journal.rank for journal in read_ranks(JobPaths(tmp_path))] == [0, 2, 10]
@@ -91,3 +93,28 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         assert read_document(tmp_path / name) is None
         with pytest.raises(OSError, match=name):
             open_regular(tmp_path / name)
+
+
+def turn(steps: list[int], **ended: Any) -> list[Event]:
+    """One process: a segment for each number of steps, counted from 0."""
+    events = [event("start")]
+    for segment, count in enumerate(steps):
+        events.append(event("segment", segment=segment))
+        events += [step(number, segment=segment) for number in range(1, count + 1)]
+    return [*events, *([event("end", **ended)] if ended else [])]
+
+
+def test_segments_of_processes_that_follow_each_other_are_numbered_on() -> None:
+    """Rank 1 ended before it trained, and both were started anew."""
+    first, second = number_segments([rank(0, *turn([0, 3]), *turn([5])), rank(1, *turn([]), *turn([5]), *turn([1]))])
+    assert [event["segment"] for event in first.of("segment")] == [0, 1, 2]
+    assert [event["segment"] for event in second.of("segment")] == [2, 3]
+    assert [event["segment"] for event in first.of("step")] == [1] * 3 + [2] * 5
+    assert [event["segment"] for event in second.of("step")] == [2] * 5 + [3]
+    assert [line for line, _ in first.events] == list(range(1, len(first.events) + 1))
+
+
+def test_the_end_of_a_rank_is_its_last_processs() -> None:
+    assert rank(0, *turn([1], exit_code=0), *turn([1])).end is None
+    assert (rank(0, *turn([1]), *turn([1], exit_code=3)).end or {})["exit_code"] == 3
+    assert [len(part.of("step")) for part in rank(0, *turn([2]), *turn([1, 1])).processes()] == [2, 2]

@@ -17,7 +17,7 @@ STEPS = 5
 
 def surroundings() -> dict[str, Any]:
     """What a program may see of how it was started, but for what the harness says it adds."""
-    ours = {"HARNESS_JOB_ID", "HARNESS_RANK_PID", "HARNESS_RANK_SIGNS"}
+    ours = {"HARNESS_JOB_ID", "HARNESS_RANK_PID", "HARNESS_RANK_ABOVE", "HARNESS_RANK_SIGNS"}
     each_time = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"}
     main = sys.modules["__main__"]
     return {

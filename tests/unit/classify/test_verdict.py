@@ -568,3 +568,38 @@ def test_of_a_loader_workers_traceback_the_end_is_told() -> None:
         "rank 0, step 3, data: FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0. "
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-7.bin'"
     )
+
+
+def followed() -> RankJournal:
+    """A process that ran out of memory, and the next, which trained to its end."""
+    oom = error("torch.OutOfMemoryError", OOM, t=5)
+    first = [event("start", t=1), step(1), oom, event("end", t=6, exit_code=1, steps=1)]
+    return rank(0, *first, event("start", t=60), step(61), event("end", t=90, exit_code=0, steps=1))
+
+
+def test_what_ended_a_process_that_another_followed_is_no_cause_beside_another() -> None:
+    said = b"""Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+torch.OutOfMemoryError: %s
+Traceback (most recent call last):
+  File "driver.py", line 5, in <module>
+    raise ValueError("my report has no template")
+ValueError: my report has no template
+""" % OOM.encode()
+    log = scan(io.BytesIO(said), "node-0/launcher.log")
+    verdict = judge(evidence(BAD, followed(), logs=[log]))
+    assert verdict.kind is not Kind.GPU_OOM
+    assert "my report has no template" in verdict.reason
+    assert judge(evidence(FINE, followed())).kind is Kind.NONE
+
+
+def test_a_driver_that_fails_for_one_of_its_trainings_tells_nothing_else() -> None:
+    verdict = judge(evidence(BAD, followed()))
+    assert (verdict.kind, verdict.rank) == (Kind.GPU_OOM, 0)
+
+
+def test_a_process_that_was_killed_after_another_ended_well() -> None:
+    """The end that stands in the journal is not its own."""
+    first = [event("start"), step(1), event("end", t=2, exit_code=0, steps=1)]
+    lost = error("torch.OutOfMemoryError", OOM, t=50)
+    assert judge(evidence(BAD, rank(0, *first, event("start", t=10), step(11), lost))).kind is Kind.GPU_OOM

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness import metrics
-from harness.journal import Event, RankJournal
+from harness.journal import Event, RankJournal, number_segments
 from harness.record import Measurements
 from tests.unit.journals import T0, event, rank, step, tokens
 
@@ -167,3 +167,31 @@ def test_a_loss_that_turned_nan_is_no_number_of_before() -> None:
     assert (measured.loss_first, measured.loss_last, measured.grad_norm_last) == (2.0, None, None)
     assert measured.reasons["loss_last"] == "NaN since step 4 of the segment"
     assert measured.reasons["grad_norm_last"] == "NaN since step 1 of the segment"
+
+
+def training(steps: int, seconds: float, slots: int, batch: int, t: float) -> list[Event]:
+    """A process that is the rank, and trains once."""
+    told = event("segment", segment=0, restart=False, batch_asked=batch, batch_ran=batch, accumulation=1)
+    pairs = ((step(n, seconds, ended_m=t + n * seconds), tokens(n, slots)) for n in range(1, steps + 1))
+    return [event("start", process_started=T0 + t), told, *chain.from_iterable(pairs), event("end", exit_code=0)]
+
+
+def test_the_figures_of_a_rank_that_was_two_processes_are_the_last_ones() -> None:
+    turns = [*training(30, 0.05, 16, 2, 1.0), *training(12, 0.3, 64, 8, 10.0)]
+    [read] = number_segments([rank(0, *turns)])
+    measured = measure(read)
+    assert measured.step_time_median_s == pytest.approx(0.3)
+    assert measured.tokens["padded"] == 12 * 64
+    assert measured.padded_tokens_per_s == pytest.approx(64 / 0.3)
+    assert [(s.segment, s.steps, s.batch_ran) for s in measured.segments] == [(0, 30, 2), (1, 12, 8)]
+    assert measured.steps_seen == 42
+    assert measured.flags["restarted"].startswith("rank 0 was 2 processes in turn")
+    assert "restarted" not in measure(rank(0, *training(12, 0.3, 64, 8, 10.0))).flags
+
+
+def test_a_training_that_nobody_measured_is_told() -> None:
+    told = [event("unmeasured", pid=7, target="train.py", why="it runs below process 5, which is rank 0")]
+    flag = measure(rank(0, *steady(20), *told)).flags["unmeasured"]
+    assert flag == ("process 7 (train.py) trained and was not measured: it runs below process 5, which is rank 0")
+    assert measure(rank(0, *steady(20), *told, *told)).flags["unmeasured"] == f"{flag}; and 1 more"
+    assert "unmeasured" not in measure(rank(0, *steady(20))).flags

@@ -280,3 +280,8 @@ def test_steps_left_out_for_logging_make_no_late_cut() -> None:
     measured = measure(recorded)
     assert (measured.first_cut, measured.steps_measured) == (17, 12)
     assert measured.steady_state == "steady"
+
+
+def test_retries_of_a_process_that_another_followed_are_not_taken_off() -> None:
+    counted = [event("memory", phase="steady", alloc_retries=5), event("memory", phase="steady", alloc_retries=2)]
+    assert "7 times" in measure(journal(extra=counted)).flags["alloc_retries"]

@@ -50,3 +50,10 @@ def test_no_steps() -> None:
     assert span_of() is None
     assert span_of(journals.rank(0, journals.event("start"))) is None
     assert span_of(journals.rank(0, *(journals.step(n, ended_m=None) for n in (1, 2)))) is None
+
+
+def test_a_segment_that_the_other_ranks_lack_is_outside() -> None:
+    later = [journals.step(n, 0.5, segment=1, ended_m=500 + n / 2) for n in range(1, 41)]
+    first = stepped(0)
+    longer = journals.rank(0, *(e for _, e in first.events), journals.event("segment", segment=1, data_ranks=1), *later)
+    assert span_of(longer, stepped(1)) == span_of(first, stepped(1))

@@ -141,3 +141,10 @@ def test_nothing_was_compiled() -> None:
     measured = measure(rank(0, SEGMENT))
     assert (measured.compile_s, measured.compile_cache, measured.recompiles) == (None, None, None)
     assert measured.reasons["compile_s"] == "nothing was compiled"
+
+
+def test_what_a_segment_that_another_rank_lacks_has_cost_is_not_told() -> None:
+    logs = [parted(n, seconds=0.2, overhead_seconds=0.1, overhead=["log"]) for n in range(1, 20)]
+    later = [parted(n, segment=1, overhead_seconds=7.0, overhead=["save"]) for n in range(1, 20)]
+    measured = measure(rank(0, SEGMENT, *logs, *later), rank(1, SEGMENT, *logs))
+    assert measured.log_save_eval_s == pytest.approx(19 * 0.1)

@@ -245,3 +245,12 @@ def test_flops_that_are_not_known(shape: dict[str, Any], count: dict[str, Any], 
     assert measured.model_flops_per_step is None
     assert measured.reasons["model_flops_per_step"] == why
     assert measured.reasons["mfu"] == why
+
+
+def test_shares_of_the_data_are_those_of_the_measured_segment() -> None:
+    """Rank 0 goes on alone, in a loop that tells of no share."""
+    alone = [event("segment", segment=1, data_rank=None), step(1, segment=1), tokens(1, segment=1)]
+    ranks = [journal(0, segment={"data_rank": 0}, extra=alone), journal(1, segment={"data_rank": 0})]
+    measured = measure(*ranks)
+    assert measured.data_ranks == 1
+    assert measured.non_pad_tokens_per_s == pytest.approx(1280)

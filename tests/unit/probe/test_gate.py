@@ -11,7 +11,7 @@ import pytest
 from harness.probe.gate import rank_command, rank_of
 from harness.probe.layout import JobPaths
 from harness.probe.processes import claim, lives, started
-from harness.probe.site_hook import RANK_PID, RANK_SIGNS, part_of
+from harness.probe.site_hook import RANK_ABOVE, RANK_PID, RANK_SIGNS, part_of
 
 MAIN, JOB = "/job/probe/harness_probe/__main__.py", "/job"
 SIGNS = {RANK_SIGNS: "RANK,ACCELERATE_MIXED_PRECISION"}
@@ -31,6 +31,12 @@ SIGNS = {RANK_SIGNS: "RANK,ACCELERATE_MIXED_PRECISION"}
         pytest.param({"RANK": "1", RANK_SIGNS: ""}, ["python", "train.py"], "open", id="no sign"),
         pytest.param({"RANK": "1", RANK_PID: "7"}, ["python", "helper.py"], "none", id="helper of a rank"),
         pytest.param({RANK_PID: "7"}, ["python", "-c", "from multiprocessing.spawn"], "none", id="worker of a rank"),
+        pytest.param(
+            {"RANK": "1", RANK_PID: "7", RANK_ABOVE: "0"},
+            ["python", "train.py"],
+            "open",
+            id="below one that was not marked",
+        ),
         pytest.param({"RANK": "1", RANK_PID: "42"}, ["python", MAIN, JOB, "train.py"], "none", id="started anew"),
         pytest.param({"RANK": "1", RANK_PID: "42"}, ["python", "other.py"], "open", id="replaced by itself"),
     ],
@@ -107,3 +113,14 @@ def test_a_claim_that_nobody_holds(tmp_path: Path, text: str) -> None:
     job.rank(0).mkdir()
     job.holder(0).write_text(text.format(parent=os.getppid()))
     assert claim(job, 0)
+
+
+def test_what_ended_a_rank_does_not_end_the_next(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path)
+    assert claim(job, 0)
+    left = [job.error(0), job.memory(0), job.memory_snapshot(0), job.events(0)]
+    for path in left:
+        path.touch()
+    job.holder(0).write_text("999999999 1")
+    assert claim(job, 0)
+    assert [path.name for path in left if path.exists()] == ["events.jsonl"]

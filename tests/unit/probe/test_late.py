@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.probe import hooks, late
+from harness.probe.journal import EVENTS
 from harness.probe.layout import JobPaths
 from harness.probe.processes import started
-from harness.probe.site_hook import RANK_PID, RANK_SIGNS
+from harness.probe.site_hook import RANK_PID, RANK_SIGNS, WATCHED
 from harness.probe.staging import stage
+from tests.unit.probe.jobs import TARGETS
 
 TORCH = {
     "torch/__init__.py": "class cuda:\n    is_initialized = staticmethod(lambda: False)\nfrom . import optim\n",
@@ -187,9 +190,14 @@ def test_a_process_of_torchs_spawn(job: JobPaths, fate: str, code: int, error: s
 
 
 def test_what_it_forks_once_it_trains_is_no_rank(job: JobPaths) -> None:
-    done = run(job, "optimizer.step()\nif os.fork() == 0:\n    optimizer.step()\n    sys.exit()\nos.wait()\n")
-    assert done.returncode == 0, done.stderr
-    assert (len(events(job, "start")), len(events(job, "step")), len(events(job, "end"))) == (1, 1, 1)
+    fork = "optimizer.step()\nif os.fork() == 0:\n    {}\n    sys.exit()\nos.wait()\nprint(os.getpid())\n"
+    for does, trains in (("pass", False), ("optimizer.step(), optimizer.step()", True)):
+        done = run(job, fork.format(does))
+        pid = done.stdout.strip()
+        said = f"harness: this process is not measured: it runs below process {pid}, which is rank 0\n"
+        assert (done.returncode, done.stderr) == (0, said if trains else "")
+    assert (len(events(job, "start")), len(events(job, "step")), len(events(job, "end"))) == (2, 2, 2)
+    assert len(events(job, "unmeasured")) == 1
 
 
 def test_a_rank_that_another_process_is_already(job: JobPaths) -> None:
@@ -224,3 +232,124 @@ def test_what_joins_a_process_group_protects_its_children(job: JobPaths) -> None
     done = run(job, f"os.environ['RANK'] = '0'\n{group}{helper}optimizer.step()\n")
     assert (done.returncode, done.stdout) == (0, "gloo\nhelped\n"), done.stderr
     assert len(events(job, "start")) == len(events(job, "step")) == 1
+
+
+def test_a_training_below_a_process_that_has_stepped_is_told(job: JobPaths) -> None:
+    """A driver that takes one step as a check, and then starts the training that was meant."""
+    below = job.root.parent / "below.py"
+    below.write_text(START + "for _ in range(5):\n    optimizer.step()\nprint(os.getpid(), flush=True)\n")
+    helper = "subprocess.run([sys.executable, '-c', 'import torch.optim.optimizer'], check=True)\n"
+    check = (
+        f"optimizer.step()\nimport subprocess\n{helper}subprocess.run([sys.executable, {str(below)!r}], check=True)\n"
+    )
+    done = run(job, f"{check}print(os.getpid())\n")
+    below_pid, pid = done.stdout.split()
+    why = f"it runs below process {pid}, which is rank 0"
+    assert (done.returncode, done.stderr) == (0, f"harness: this process is not measured: {why}\n")
+    assert [step["step"] for step in events(job, "step")] == [1]
+    [told] = events(job, "unmeasured")
+    assert (told["pid"], told["target"], told["why"]) == (int(below_pid), str(below), why)
+    assert {"t", "m", "e", *EVENTS["unmeasured"]} == set(told)
+    assert events(job, "probe_error") == []
+
+
+def test_a_second_process_that_trains_as_the_same_rank_is_told_in_its_journal(job: JobPaths) -> None:
+    program = job.root.parent / "second.py"
+    program.write_text(START + "optimizer.step()\n")
+    unrelated = "env = {name: text for name, text in os.environ.items() if not name.startswith('HARNESS_RANK_')}\n"
+    second = f"subprocess.run([sys.executable, {str(program)!r}], env=env, check=True)\n"
+    done = run(job, f"import subprocess\noptimizer.step()\n{unrelated}{second}")
+    assert done.returncode == 0, done.stderr
+    assert [told["why"] for told in events(job, "unmeasured")] == ["rank 0 of the job is another process that runs"]
+
+
+def test_a_patch_that_fails_before_training_is_journalled_with_it(job: JobPaths) -> None:
+    loader = job.root.parent / "torch" / "utils" / "data"
+    loader.mkdir(parents=True)
+    for folder in (loader, loader.parent):
+        (folder / "__init__.py").touch()
+    (loader / "dataloader.py").write_text("import torch.optim.optimizer\n")
+    done = run(job, "import torch.utils.data.dataloader\noptimizer.step()\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    [fault] = events(job, "probe_error")
+    assert fault["where"] == "patch torch.utils.data.dataloader"
+    assert fault["t"] < events(job, "start")[0]["t"]
+
+
+def test_all_that_is_patched_is_waited_for() -> None:
+    """A module that is half imported when the hooks are put in place has nothing yet that could be patched."""
+    assert {*hooks.PATCHES, *late.PATCHES} <= WATCHED
+
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for (rows,) in DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8):
+    model(rows).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ACCELERATED = """
+from accelerate import Accelerator
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+rows = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+model, optimizer, rows = accelerator.prepare(model, optimizer, rows)
+for (batch,) in rows:
+    accelerator.backward(model(batch).square().mean())
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TRAINER = f"""
+from accelerate import PartialState
+import runpy, sys
+sys.argv = ["train.py", "good"]
+runpy.run_path({str(TARGETS / "trainer_script.py")!r}, run_name="__main__")
+"""
+SPAWNED = """
+import torch.multiprocessing
+def train(index):
+    exec(open("loop.py").read())
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, nprocs=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text, field",
+    [
+        pytest.param(LOOP, "data_wait_seconds", id="loop"),
+        pytest.param(SPAWNED, "data_wait_seconds", id="spawn"),
+        pytest.param(ACCELERATED, "data_wait_seconds", id="accelerate-wait"),
+        pytest.param(ACCELERATED, "grad_norm", id="accelerate-norm"),
+        pytest.param(TRAINER, "grad_norm", id="trainer-after-accelerate"),
+    ],
+)
+def test_a_library_whose_import_brings_in_another_is_patched_whole(tmp_path: Path, text: str, field: str) -> None:
+    job = JobPaths(tmp_path / "job")
+    stage(job, every_python=True)
+    (tmp_path / "loop.py").write_text(LOOP)
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**clean, "PYTHONPATH": str(job.site), RANK_SIGNS: "RANK"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    steps = events(job, "step")
+    assert len(steps) == 4
+    assert all(isinstance(step[field], float) and step[field] > 0 for step in steps)
+    assert events(job, "probe_error") == []

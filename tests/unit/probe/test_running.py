@@ -73,6 +73,42 @@ def test_what_is_fetched_for_an_evaluation_is_no_waiting(clock: Clock) -> None:
     assert step.data_wait_s == 0.25
 
 
+def test_an_evaluation_within_another_thing_aside_counts_once(meter: Meter, clock: Clock) -> None:
+    class Trainer:
+        def evaluate(self) -> None:
+            clock.now += 2.0
+
+        def _maybe_log_save_evaluate(self) -> None:
+            clock.now += 0.5
+            self.evaluate()
+
+        predict = train = training_step = save_model = evaluate
+
+    hooks.wrap_trainer(Trainer, lambda trainer: meter, meter)
+    trainer: Any = Trainer()
+    trainer.evaluate()
+    assert (meter.step.overhead, meter.step.overhead_s) == ([], 0.0)  # nothing trains
+    meter.depth = 1
+    trainer._maybe_log_save_evaluate()
+    assert (meter.step.overhead, meter.step.overhead_s) == (["eval"], 2.5)
+    trainer.evaluate()
+    assert meter.step.overhead_s == 4.5
+    assert meter.step.fetch_begins() is not None
+    assert '"probe_error"' not in meter.job.events(0).read_text()
+
+
+def test_a_step_that_is_interrupted_has_no_time_of_the_devices(meter: Meter) -> None:
+    asked: list[str] = []
+    pending: Any = SimpleNamespace(
+        begin_anew=lambda: asked.append("anew"), new_segment=lambda: asked.append("unknown"), flush=lambda wait_s: None
+    )
+    meter._cuda, meter._pending = True, pending
+    meter.add_overhead(1.0, always=True)
+    meter.step.computing()
+    meter.add_overhead(1.0, always=True)
+    assert asked == ["anew", "unknown"]
+
+
 def test_a_thread_that_fetches_ahead_keeps_nobody_waiting(clock: Clock) -> None:
     step = RunningStep()
     ahead = threading.Thread(target=lambda: list(Fetching(batches(clock, 0.25, 2), step)))

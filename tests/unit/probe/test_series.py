@@ -129,3 +129,12 @@ def test_all_journals_of_a_job(tmp_path: Path) -> None:
     append(job.events(2), journals.step(1, loss="NaN"))  # a rank that comes late
     assert "loss" not in named(followed.read() or ())
     assert followed.skipped == 1
+
+
+def test_a_process_that_follows_another_does_not_overwrite_its_series() -> None:
+    rank = RankSeries(0)
+    contexts = []
+    for segment in (0, 1):
+        list(rank.points(journals.event("start")))
+        contexts += [named(rank.points(journals.step(1, segment=s)))["loss"].context for s in range(segment + 1)]
+    assert contexts == [{"rank": 0}, {"rank": 0, "segment": 1}, {"rank": 0, "segment": 2}]

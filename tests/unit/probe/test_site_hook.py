@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.probe import site_hook
 from harness.probe.layout import JobPaths
 from harness.probe.site_hook import RANK_PID, RANK_SIGNS
 from harness.probe.staging import stage
@@ -33,20 +35,32 @@ def job(tmp_path: Path) -> JobPaths:
     return job
 
 
-def python(*arguments: str, job: JobPaths | None, path: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
-    """Run this interpreter as a job does, or as a user does (`job` None), with the user's own PYTHONPATH."""
+def python(
+    *arguments: str, job: JobPaths | None, path: str = "", captured: bool = True, **environ: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run this interpreter as a job does, or as a user does (`job` None), with the user's own PYTHONPATH.
+
+    Not `captured`: it writes into the job's launcher log, as all of a job does whose output nobody else wants."""
     folders = [str(job.site)] if job else []
     told = {"PYTHONPATH": os.pathsep.join([*folders, *filter(None, [path])])}
     signs = {RANK_SIGNS: "RANK,ACCELERATE_MIXED_PRECISION"} if job else {}
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK")}
-    return subprocess.run(
+    log: Any = subprocess.PIPE
+    if job and not captured:
+        job.node().mkdir(exist_ok=True)
+        log = os.open(job.launcher_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    done = subprocess.run(
         [sys.executable, *arguments],
         env={**clean, **{k: v for k, v in told.items() if v}, **signs, **environ},
-        capture_output=True,
+        stdout=log,
+        stderr=log,
         text=True,
         timeout=120,
         check=False,
     )
+    if log != subprocess.PIPE:
+        os.close(log)
+    return done
 
 
 def shown(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
@@ -123,8 +137,10 @@ def test_a_marked_process_becomes_the_rank_and_sees_itself_as_without(tmp_path: 
         "folder": [str(user / "pkg")],
         "options": ["-OO", "-X", "dev", "-W", "ignore", "-um", "pkg.train"],
     }[how]
-    plain, ours = (python(*arguments, job=each, path=str(user), RANK="2", WORLD_SIZE="3") for each in (None, job))
-    assert (ours.returncode, ours.stdout, ours.stderr) == (0, "", "")
+    plain, ours = (
+        python(*arguments, job=each, path=str(user), captured=False, RANK="2", WORLD_SIZE="3") for each in (None, job)
+    )
+    assert (ours.returncode, job.launcher_log().read_text()) == (0, "")
     expected, seen = json.loads(plain.stdout), json.loads(job.stdout(2).read_text())
     assert job.stderr(2).read_text() == "said\n"
     for key in ("modules", "caches", "finders"):  # the probe is there
@@ -150,8 +166,8 @@ else:
 def test_what_a_rank_starts_is_left_alone(tmp_path: Path, job: JobPaths) -> None:
     program = tmp_path / "program.py"
     program.write_text(CHILDREN)
-    done = python(str(program), job=job, RANK="1")
-    assert done.returncode == 0, done.stderr
+    done = python(str(program), job=job, captured=False, RANK="1")
+    assert done.returncode == 0, job.launcher_log().read_text()
     file, text, rank = (line.split() for line in job.stdout(1).read_text().splitlines())
     assert [line[0] for line in (file, text, rank)] == ["file", "text", "rank"]
     assert file[2] == text[2] == rank[1]  # the rank's pid
@@ -176,8 +192,28 @@ def test_a_rank_that_replaces_its_own_program_does_not_loop(tmp_path: Path, job:
         "import os, sys\nif len(sys.argv) < 2:\n    sys.stdout.flush()\n"
         "    os.execv(sys.executable, [sys.executable, __file__, 'again'])\nprint('again')\n"
     )
-    done = python(str(program), job=job, RANK="0")
+    done = python(str(program), job=job, captured=False, RANK="0")
     assert (done.returncode, job.stdout(0).read_text()) == (0, "again\n")
+
+
+@pytest.mark.parametrize("captures", ["stdout", "stderr"])
+def test_what_a_driver_captures_of_its_rank_reaches_the_driver(tmp_path: Path, job: JobPaths, captures: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint('metric=1.5')\nprint('a word', file=sys.stderr)\n")
+    driver = tmp_path / "driver.py"
+    driver.write_text(
+        "import os, subprocess, sys\n"
+        f"done = subprocess.run([sys.executable, {str(program)!r}], env={{**os.environ, 'RANK': '0'}},"
+        f" {captures}=subprocess.PIPE, text=True)\nprint('got', repr(done.{captures}))\n"
+    )
+    done = python(str(driver), job=job, captured=False)
+    log, kept = job.launcher_log().read_text(), [job.stdout(0), job.stderr(0)]
+    said = {"stdout": "metric=1.5\n", "stderr": "a word\n"}
+    assert (done.returncode, log) == (0, f"got {said[captures]!r}\n")
+    left = [path.read_text() for path in kept if path.exists()]
+    assert left == [text for name, text in said.items() if name != captures]
+    events = [json.loads(line)["e"] for line in job.events(0).read_text().splitlines()]
+    assert (events[0], events[-1]) == ("start", "end")
 
 
 def test_a_second_process_of_a_rank_that_runs_goes_on_unmeasured(tmp_path: Path, job: JobPaths) -> None:
@@ -200,3 +236,24 @@ def test_a_probe_that_is_gone_costs_the_measuring_alone(tmp_path: Path, job: Job
     done = python(str(program), job=job, RANK="0")
     assert (done.returncode, done.stdout) == (0, "runs\n")
     assert done.stderr.startswith("harness: this process is not measured: ModuleNotFoundError")
+
+
+class OtherThreadFirst(list[Any]):
+    """sys.meta_path, of which another thread takes the finder just before."""
+
+    def remove(self, value: Any) -> None:
+        super().remove(value)
+        super().remove(value)
+
+
+@pytest.mark.parametrize("path, loads", [(list, ["/job"]), (OtherThreadFirst, [])])
+def test_of_two_threads_that_import_one_puts_the_hooks_in_place(
+    monkeypatch: pytest.MonkeyPatch, path: type[list[Any]], loads: list[str]
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(site_hook, "load", lambda stage, name: SimpleNamespace(wait=seen.append))
+    waiting = site_hook.Waiting("/job/probe")
+    monkeypatch.setattr(sys, "meta_path", path([waiting, *sys.meta_path]))
+    assert waiting.find_spec("accelerate.accelerator", []) is None
+    assert seen == loads
+    assert waiting not in sys.meta_path

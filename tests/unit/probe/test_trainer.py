@@ -74,6 +74,19 @@ def test_evaluating_and_saving_are_told(tmp_path: Path) -> None:
     assert fourth["overhead"] == ["log", "save"]
 
 
+def test_evaluating_where_the_program_asks_for_it_is_no_part_of_a_step(tmp_path: Path) -> None:
+    """eval_on_start, and a callback that evaluates and predicts; 32 rows each, slow to read."""
+    ended = run(tmp_path, SCRIPT, "evaluates")
+    assert ended.exit_code == 0, ended.logs()
+    first, second, third, _ = ended.events("step")
+    assert [sorted(step["overhead"]) for step in (first, second, third)] == [["eval", "log"], ["eval", "log"], ["log"]]
+    assert 32 * 0.05 <= first["overhead_seconds"] < first["seconds"]
+    assert 2 * 32 * 0.05 <= second["overhead_seconds"] < second["seconds"]
+    for step in (first, second):  # its own four rows
+        assert 4 * 0.05 <= step["data_wait_seconds"] < step["seconds"] - step["overhead_seconds"]
+    assert not ended.events("probe_error")
+
+
 def test_oom_in_the_backward_of_one_rank(tmp_path: Path) -> None:
     ended = run(tmp_path, SCRIPT, "backward", ranks=2, environ={"FAILING_RANK": "1"})
     assert ended.exit_code == 1
