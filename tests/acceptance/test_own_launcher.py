@@ -98,7 +98,7 @@ def test_every_rank_is_measured_and_sees_itself_as_without(pod: Pod, launcher: s
     "launcher, fate, kind, rank, reason",
     [
         ("accelerate-2", "raise", Kind.USER_ERROR, 1, "rank 1, import: KeyError: 'the data is not there'"),
-        ("accelerate-2", "exit-3", Kind.NCCL, None, "rank 1 ended with exit code 3 and told nothing"),
+        ("accelerate-2", "exit-3", Kind.UNKNOWN, 1, "rank 1 ended with exit code 3 and no exception was seen"),
         ("accelerate-2", "sigkill", Kind.KILLED, 1, "rank 1 was ended by SIGKILL"),
         ("accelerate-2", "raise-late", Kind.UNKNOWN, 1, "rank 1, step 3: ZeroDivisionError: no luck"),
         ("torchrun", "sigkill", Kind.KILLED, 1, "rank 1 was ended by SIGKILL"),
@@ -106,7 +106,7 @@ def test_every_rank_is_measured_and_sees_itself_as_without(pod: Pod, launcher: s
         ("accelerate-1", "exit-3", Kind.UNKNOWN, 0, "rank 0 ended with exit code 3 and no exception was seen"),
         ("accelerate-1", "sigkill", Kind.KILLED, 0, "rank 0 was ended by SIGKILL"),
         ("spawn", "raise", Kind.USER_ERROR, 1, "rank 1: KeyError: 'the data is not there'"),
-        ("spawn", "exit-3", Kind.NCCL, None, "rank 1 ended with exit code 3 and told nothing"),
+        ("spawn", "exit-3", Kind.UNKNOWN, 1, "rank 1 ended with exit code 3 and no exception was seen"),
         ("spawn", "sigkill", Kind.KILLED, 1, "rank 1 was ended by SIGKILL"),
         ("spawn", "raise-late", Kind.UNKNOWN, 1, "rank 1, step 3: ZeroDivisionError: no luck"),
         ("driver", "raise", Kind.USER_ERROR, None, "KeyError: 'the data is not there'"),

@@ -78,7 +78,7 @@ ENDS: list[tuple[str, int, Kind, int | None, bool | None, str]] = [
         False,
         r"the log's last word of an error: asked for 2\.15 GiB, 1\.03 GiB of 79\.25 GiB free",
     ),
-    ("swallows_silently", 1, Kind.UNKNOWN, None, None, r"exit code 1 and no exception was seen"),
+    ("swallows_silently", 1, Kind.UNKNOWN, 0, None, r"rank 0 ended with exit code 1 and no exception was seen"),
     ("tells_of_oom", 1, Kind.NONE, None, None, r""),
     (
         "offline",
