@@ -28,9 +28,10 @@ scenarios:
     trainer: {{target: {{module: trl.scripts.sft}}, args: [{arguments}]}}
   - name: script-dpo
     trainer: {{target: {{module: trl.scripts.dpo}}, args: [{arguments}]}}
-    data: {{format: preference}}
+    data: {{format: preference, file: parquet}}
   - name: command-sft
     trainer: {{target: {{program: trl}}, launcher: own, args: [sft, {arguments}]}}
+    data: {{format: messages}}
   - name: command-ranks
     trainer: {{target: {{program: trl}}, launcher: own,
               args: [sft, {arguments}, --num_processes, "{{processes}}", --multi_gpu]}}
