@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -113,3 +114,20 @@ def finetune(root: Path, *, ranks: int = 1, **changes: Mapping[str, Any]) -> End
     ended = run(root, "-m", BUILT_IN, ranks=ranks, scenario={**scenario, "gpus": None, "processes": ranks})
     assert not any(ended.events("probe_error", rank) for rank in ended.job.ranks()), ended.events("probe_error")
     return ended
+
+
+def other_interpreters() -> list[str]:
+    """Of each other Python that the probe is to run under, one that is there and starts: on PATH, or pyenv's."""
+    return [found for minor in (10, 12, 13, 14) if (found := _working(f"python3.{minor}")) is not None]
+
+
+def _working(name: str) -> str | None:
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # whose own name on PATH may refuse to start
+    candidates = [shutil.which(name), *map(str, sorted(pyenv.glob(f"versions/*/bin/{name}")))]
+    for path in candidates:
+        if path and not subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode:
+            return path
+    return None
+
+
+OTHERS = other_interpreters()

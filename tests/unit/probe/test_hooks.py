@@ -18,7 +18,7 @@ from harness.probe.journal import EVENTS, JournalFile
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.staging import digest, sources, stage
-from tests.unit.probe.jobs import run
+from tests.unit.probe.jobs import OTHERS, run
 
 
 @pytest.fixture
@@ -148,14 +148,15 @@ def test_staging_copies_the_probe_and_nothing_else(tmp_path: Path) -> None:
     assert (hook.name, hook.read_bytes()) == ("sitecustomize.py", (job.probe / "site_hook.py").read_bytes())
 
 
-def test_the_staged_package_needs_the_standard_library_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", [sys.executable, *OTHERS])
+def test_the_staged_package_needs_the_standard_library_alone(tmp_path: Path, python: str) -> None:
     job = JobPaths(tmp_path)
     stage(job)
     names = sorted(p.stem for p in sources() if p.stem not in ("__main__", "__init__", "callback"))
     code = f"import sys; sys.path.insert(0, {str(job.probe.parent)!r})\n" + "".join(
         f"import harness_probe.{name}\n" for name in names
     )
-    subprocess.run([sys.executable, "-I", "-S", "-W", "error", "-c", code], check=True)
+    subprocess.run([python, "-I", "-S", "-W", "error", "-c", code], check=True)
 
 
 def test_every_event_that_is_written_has_the_fields_of_the_table(tmp_path: Path) -> None:

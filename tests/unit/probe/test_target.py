@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,16 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.probe.jobs import DEADLINE_S, TARGETS, run
+from tests.unit.probe.jobs import DEADLINE_S, OTHERS, TARGETS, run
 
 DUMPER = (TARGETS / "dumper.py").read_text()
 ENDINGS = ["", "0", "3", "256", "none", "string", "raise", "interrupt", "kill", "thread", "spawn", "fork"]
-
-
-def working(*names: str) -> list[str]:
-    """The interpreters of these names that are there and start."""
-    found = [path for name in names if (path := shutil.which(name))]
-    return [p for p in found if not subprocess.run([p, "-c", ""], capture_output=True, check=False).returncode]
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +97,6 @@ def test_a_program_ends_the_same(tmp_path: Path, folder: Path, ending: str) -> N
 def test_a_program_that_is_not_there_fails_the_same(tmp_path: Path, folder: Path, target: tuple[str, ...]) -> None:
     (folder / "broken.py").write_text("def f(:\n")
     assert probed(tmp_path / "job", folder, *target) == plain(folder, *target)
-
-
-OTHERS = working("python3.10", "python3.12", "python3.13", "python3.14")
 
 
 @pytest.mark.parametrize("python", OTHERS)
