@@ -160,16 +160,30 @@ def _count(value: Any) -> int:
 
 
 def _rewrite(mapping: YamlMap, key: str, field: str, convert: Callable[[Any], Any], prefix: str = "") -> None:
-    """Convert a value in place and give it the field's name; a ValueError becomes a ScenarioError at its line."""
+    """Convert a value in place and give it the field's name."""
     if key not in mapping or mapping[key] is None:
         return
     line = mapping.lines[key]
-    try:
-        value = convert(mapping[key])
-    except ValueError as error:
-        raise ScenarioError(line, prefix + key, str(error)) from None
+    value = _converted(mapping[key], convert, prefix + key, line)
     mapping.drop(key)
     mapping.put(field, value, line)
+
+
+def _converted(value: Any, convert: Callable[[Any], Any], key: str, line: int) -> Any:
+    """A ValueError becomes a ScenarioError there."""
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise ScenarioError(line, key, str(error)) from None
+
+
+def _items(items: YamlList, convert: Callable[[Any], Any], key: str) -> YamlList:
+    """A list, its items converted."""
+    made = YamlList(items.line)
+    for value, line in zip(items, items.lines, strict=True):
+        made.append(_converted(value, convert, key, line))
+        made.lines.append(line)
+    return made
 
 
 def _time_limit(value: Any) -> float:
@@ -271,29 +285,25 @@ def _settle_trainer(trainer: YamlMap, folder: Path) -> None:
     elif isinstance(target, str) and re.match(r"-m\s", target):
         form, target = "module", target[2:].strip()
     elif isinstance(target, str):
-        target = _path(target, folder, always=True)
+        target = _converted(target, lambda value: _path(value, folder, always=True), "trainer.target", line)
     if target is not None:
         trainer.put("target", target, line)
         trainer.put("form", form, line)
     if isinstance(trainer.get("args"), YamlList):
-        trainer.put("args", _text_items(trainer["args"]), trainer.lines["args"])
+        trainer.put("args", _items(trainer["args"], _text, "trainer.args"), trainer.lines["args"])
     _rewrite(trainer, "cwd", "cwd", lambda value: _path(value, folder, always=True), "trainer.")
 
 
 def _settle_stack(stack: YamlMap, folder: Path) -> None:
     for key in ("requirements", "no_deps"):
-        files = stack.get(key)
+        files, line = stack.get(key), stack.lines.get(key, stack.line)
         if isinstance(files, str):
-            line = stack.lines[key]
             files = YamlList(line)
             files.append(stack[key])
             files.lines.append(line)
         if isinstance(files, YamlList):
-            made = YamlList(files.line)
-            for value, line in zip(files, files.lines, strict=True):
-                made.append(_path(value, folder, always=True))
-                made.lines.append(line)
-            stack.put(key, made, stack.lines[key])
+            absolute = _items(files, lambda value: _path(value, folder, always=True), f"stack.{key}")
+            stack.put(key, absolute, line)
 
 
 def _settle_data(data: YamlMap, folder: Path) -> None:
@@ -336,24 +346,16 @@ def _texts(mapping: YamlMap, prefix: str) -> YamlMap:
     made = YamlMap(mapping.line)
     for key, value in mapping.items():
         line = mapping.lines[key]
-        made.put(key, _text(value, f"{prefix}.{key}", line), line)
+        made.put(key, _converted(value, _text, f"{prefix}.{key}", line), line)
     return made
 
 
-def _text_items(items: YamlList) -> YamlList:
-    made = YamlList(items.line)
-    for value, line in zip(items, items.lines, strict=True):
-        made.append(_text(value, "trainer.args", line))
-        made.lines.append(line)
-    return made
-
-
-def _text(value: Any, key: str, line: int) -> Any:
+def _text(value: Any) -> Any:
     """Text for a whole number; a float or a bool has several spellings, and only its writer knows which is meant."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, (bool, float)):
-        raise ScenarioError(line, key, "must be text; put it in quotes, spelled as the program shall see it")
+        raise ValueError("must be text; put it in quotes, spelled as the program shall see it")
     return value
 
 
