@@ -43,6 +43,8 @@ def run(tmp_path: Path, settings: Settings, asked: Case) -> tuple[Record, list[s
 
 
 def test_a_program_reads_synthetic_data(tmp_path: Path, settings: Settings) -> None:
+    # A float of seconds since the epoch tells a quarter of a microsecond: more than a millionth of a shorter job.
+    (tmp_path / "reads.py").write_text(f"{READS}\nimport time\ntime.sleep(2)\n")
     data = {"samples": 5, "sequence_length": 8}
     record, _ = run(tmp_path, settings, case(["{data_file}"], data=data, measure_steps=False))
     assert record.verdict is not None
