@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-POLL_S = 0.2  # while somebody else makes what is waited for
+POLL_S = 0.2  # while somebody else makes what is waited for: flock has no time limit of its own
 MAKING = ".making-"  # the beginning of a temporary folder's name, then the final one's name
 LOCK, MADE = ".lock", ".made"  # files beside a folder: who makes it, and that one made in place is whole
-
-_POLL_S = 0.2  # flock has no time limit of its own
 
 # A folder to fill and the lock's file descriptor.  Programs that are started inherit the latter (`pass_fds`), so that
 # the lock lasts as long as any of them, should this process be killed.

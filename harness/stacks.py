@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,20 +200,16 @@ def _full_disk(log: int) -> str:
     return f": {os.strerror(errno.ENOSPC)}" if free < _FULL_BYTES else ""
 
 
-class _ended_with_us:
+@contextmanager
+def _ended_with_us(started: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Ends a program and all that it started in its session when the block is left before it has ended."""
-
-    def __init__(self, started: "subprocess.Popen[bytes]") -> None:
-        self._started = started
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        if self._started.poll() is None:
+    try:
+        yield
+    finally:
+        if started.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(self._started.pid, signal.SIGKILL)
-            self._started.wait()
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
 
 
 def _hidden(log: Path, environ: Mapping[str, str]) -> str:

@@ -7,20 +7,17 @@ The last line of its output is a JSON object: what was made, or under `error` th
 tell it."""
 
 import contextlib
-import ctypes
 import importlib
-import importlib.util
 import json
 import os
+import runpy
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
 SHARD = "1GB"  # one at a time is copied when it is written
 ROWS_AT_ONCE = 10_000
 DTYPE_RENAMED = (4, 56)  # transformers calls it `dtype` from here on, `torch_dtype` before
@@ -144,33 +141,19 @@ COMMANDS: "dict[str, Callable[[Answer], Answer]]" = {
 
 def main(name: str, request: Answer) -> int:
     """Do as asked and print the answer; 1 when it could not be done."""
-    _end_with_parent()
-    errors = _errors(Path(request["probe"]))
+    # The probe's folder is that of a package, wherever it lies: the one around it is not this interpreter's.
+    runpy.run_path(str(Path(request["probe"], "__main__.py")))["load_package"]()
+    _probe("start").die_with_parent()  # the lock of what is made here ends with whoever started this, or with this
     try:
         answer, code = COMMANDS[name](request), 0
     except Exception as error:
-        answer, code = {"error": errors.describe(error, where="main", step=None, phase="assets")}, 1
+        answer, code = {"error": _probe("errors").describe(error, where="main", step=None, phase="assets")}, 1
     print(f"\n{json.dumps(answer)}", flush=True)
     return code
 
 
-def _end_with_parent() -> None:
-    """The lock of what is made here ends with whoever started this, or with this."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def _errors(probe: Path) -> Any:
-    """The probe's module of exceptions, from its folder: the package around it is not this interpreter's."""
-    spec = importlib.util.spec_from_file_location(
-        "harness_probe", probe / "__init__.py", submodule_search_locations=[str(probe)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["harness_probe"] = package
-    spec.loader.exec_module(package)
-    return importlib.import_module("harness_probe.errors")
+def _probe(name: str) -> Any:
+    return importlib.import_module(f"harness_probe.{name}")
 
 
 if __name__ == "__main__":

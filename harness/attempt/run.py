@@ -168,14 +168,13 @@ def _run(
 def _without_stack(case: Case, failure: StackFailure, draft: Record, case_dir: Path) -> Record:
     """The record of a case whose environment could not be made; what pip said lies beside it."""
     case_dir.mkdir(parents=True, exist_ok=True)
-    verdict = redacted(verdict_of(failure), secrets_of(case))
-    found = {"state": "finished", "verdict": verdict}
+    refused = _refused(draft, redacted(verdict_of(failure), secrets_of(case)))
     if failure.output:
-        path = case_dir / STACK_LOG
-        path.write_text(failure.output, encoding="utf-8")
+        (case_dir / STACK_LOG).write_text(failure.output, encoding="utf-8")
         tail = "\n".join(failure.output.splitlines()[-TAIL_LINES:])
-        found |= {"artifacts": {"stack_log": STACK_LOG}, "tail": f"--- {STACK_LOG}\n{tail}"}
-    return _save(draft.model_copy(update=found), case_dir)
+        told = {"artifacts": {"stack_log": STACK_LOG}, "tail": f"--- {STACK_LOG}\n{tail}"}
+        refused = refused.model_copy(update=told)
+    return _save(refused, case_dir)
 
 
 def _finish_and_save(case: Case, settings: Settings, job: Job, record: Record, case_dir: Path) -> Record:

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections.abc import Sequence
 
 from harness.probe.signatures import match
 from harness.record import Evidence, Kind, Verdict
@@ -17,9 +18,10 @@ def judge_install(what: str, output: str, ended: int | None, *, out_of_time: boo
     """The verdict on a program that was to install packages and ended badly.
 
     `what` says how it ended in words, `ended` its exit code, negative for a signal; None: ended here, or never ran."""
-    errors = [(number, found[1]) for number, line in enumerate(output.splitlines(), 1) if (found := _ERROR.match(line))]
-    raised = [(found[1], found[2]) for line in output.splitlines() if (found := _RAISED.match(line))]
-    number, text = errors[0] if errors else (None, _without_ensurepip(output) or _last_line(output) or what)
+    lines = output.splitlines()
+    errors = [(number, found[1]) for number, line in enumerate(lines, 1) if (found := _ERROR.match(line))]
+    raised = [(found[1], found[2]) for line in lines if (found := _RAISED.match(line))]
+    number, text = errors[0] if errors else (None, _without_ensurepip(output) or _last_line(lines) or what)
     if text == "Exception:" and raised:  # pip's word for an error that it does not know; it says which at the end
         text = f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
     reason = text.strip()[:REASON_LENGTH]
@@ -32,7 +34,6 @@ def judge_install(what: str, output: str, ended: int | None, *, out_of_time: boo
         return verdict(Kind.KILLED, None, f"{what} ({signal.Signals(-ended).name})")
     if out_of_time:
         return verdict(Kind.TIMEOUT, None, what)
-    lines = output.splitlines()
     told = [*raised, *(("", error) for _, error in errors), *([] if errors else [("", text), ("", what)])]
     for name, message in told:
         row = match(name, [], message)
@@ -52,5 +53,5 @@ def _without_ensurepip(output: str) -> str | None:
     return f"ensurepip is not available; install {package[1]}" if said and package else None
 
 
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -200,8 +200,8 @@ def _signal_told(evidence: JobEvidence) -> int | None:
 
 def launcher_signal(evidence: JobEvidence) -> signal.Signals | None:
     """The signal that ended the process which had started the ranks."""
-    code = evidence.end.get("exit_code") if evidence.end else None
-    if (evidence.world_size or 0) > 1 and isinstance(code, int) and code < 0 and -code in set(signal.Signals):
+    code = exit_code_of(evidence)
+    if (evidence.world_size or 0) > 1 and code is not None and code < 0 and -code in set(signal.Signals):
         return signal.Signals(-code)
     return None
 

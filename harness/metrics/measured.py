@@ -19,7 +19,7 @@ from harness.metrics.stopping import describe_stop, not_reached
 from harness.metrics.throughput import NO_COMMON_SEGMENT, Counts, describe_rates
 from harness.metrics.training import describe_ranks_in_step, describe_training
 from harness.metrics.utilisation import describe_utilisation
-from harness.metrics.window import Window, describe_steps, find_window, have_common_segment
+from harness.metrics.window import Window, describe_steps, find_window, have_common_segment, segment_steps
 from harness.record import Measurements, Segment
 
 
@@ -157,12 +157,11 @@ def _ranks_differ(ranks: Sequence[RankJournal], scenario: Mapping[str, Any]) -> 
 
 
 def _segments(rank: RankJournal) -> list[Segment]:
-    steps = rank.of("step")
     return [
         Segment(
             segment=event["segment"],
             restart=bool(event.get("restart")),
-            steps=sum(step.get("segment") == event["segment"] for step in steps),
+            steps=len(segment_steps(rank, event["segment"])),
             batch_asked=event.get("batch_asked"),
             batch_ran=event.get("batch_ran"),
             accumulation=event.get("accumulation"),

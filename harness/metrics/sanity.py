@@ -64,7 +64,7 @@ def describe_reported(rank: RankJournal, figures: Mapping[str, Any]) -> list[Rep
     logged: dict[str, Any] = {}
     for event in rank.of("log"):
         logged |= event.get("logs") or {}
-    steps = len(last_segment(rank)) if rank.of("step") else 0
+    steps = len(last_segment(rank))
     per_step = figures.get("model_flops_per_step")
     known = {**figures, **figures["tokens"], "model_flops": None if per_step is None else per_step * steps}
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.journal import RankJournal
-from harness.metrics.window import Window, describe_segment
+from harness.metrics.window import Window, describe_segment, segment_steps
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,8 @@ def find_span(ranks: Sequence[RankJournal], window: Window | None) -> Span | Non
     first, last = window.steps[0], window.steps[-1]
     begins, ends = [], []
     for rank in ranks:
-        for step in rank.of("step"):
-            if (
-                step.get("segment") == window.segment
-                and first <= step["step"] <= last
-                and isinstance(step.get("ended_m"), int | float)
-            ):
+        for step in segment_steps(rank, window.segment):
+            if first <= step["step"] <= last and isinstance(step.get("ended_m"), int | float):
                 begins.append(step["ended_m"] - step["seconds"])
                 ends.append(step["ended_m"])
     return Span(min(begins), max(ends), _tokens(ranks, window.segment, first, last)) if ends else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.journal import Event, RankJournal
 from harness.metrics.parts import Part, number
-from harness.metrics.window import Window, describe_segment
+from harness.metrics.window import Window, describe_segment, segment_steps
 
 # figure -> field of a `step` event
 PARTS = {
@@ -48,9 +48,7 @@ def describe_split(ranks: Sequence[RankJournal], window: Window | None) -> Part:
         for name in (*PARTS, "step_rest_s")
         if part.values[name] is not None
     }
-    overhead = [
-        number(event.get("overhead_seconds")) for event in slowest.of("step") if event.get("segment") == window.segment
-    ]
+    overhead = [number(event.get("overhead_seconds")) for event in segment_steps(slowest, window.segment)]
     told_overhead = [seconds for seconds in overhead if seconds is not None]
     part.put("log_save_eval_s", sum(told_overhead) if told_overhead else None, "no step tells of it")
     return part
@@ -58,7 +56,7 @@ def describe_split(ranks: Sequence[RankJournal], window: Window | None) -> Part:
 
 def _steps(rank: RankJournal, window: Window) -> list[Event]:
     numbers = set(window.steps)
-    return [step for step in rank.of("step") if step.get("segment") == window.segment and step["step"] in numbers]
+    return [step for step in segment_steps(rank, window.segment) if step["step"] in numbers]
 
 
 def _mean(steps: Sequence[Event], name: str) -> float | str:

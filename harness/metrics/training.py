@@ -121,7 +121,7 @@ def first_parameters(rank: RankJournal) -> Event | None:
 def describe_training(ranks: Sequence[RankJournal]) -> Part:
     """Loss and gradients of rank 0, and over all ranks what became of the parameters."""
     part = Part()
-    steps = last_segment(ranks[0]) if ranks[0].of("step") else []
+    steps = last_segment(ranks[0])
     losses, norms = [s.get("loss") for s in steps], [s.get("grad_norm") for s in steps]
     no_loss = "no loss was seen: the program told none, or its training_step returned none that can be read"
     no_norm = (
@@ -174,7 +174,7 @@ def _why(values: list[Any], otherwise: str) -> str:
 def describe_ranks_in_step(ranks: Sequence[RankJournal], agree: bool | None) -> dict[str, str]:
     """Flags: ranks that took another number of steps, or that do not `agree` on the parameters."""
     flags = {}
-    steps = {rank.rank: len(last_segment(rank)) if rank.of("step") else 0 for rank in ranks}
+    steps = {rank.rank: len(last_segment(rank)) for rank in ranks}
     if len(set(steps.values())) > 1:
         few, many = min(steps, key=lambda rank: steps[rank]), max(steps, key=lambda rank: steps[rank])
         flags["ranks_out_of_step"] = f"rank {few} took {steps[few]} steps, rank {many} took {steps[many]}"

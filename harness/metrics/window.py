@@ -60,7 +60,12 @@ class Window:
 def last_segment(rank: RankJournal) -> list[Event]:
     """The steps of the last segment, in order."""
     steps = rank.of("step")
-    return [step for step in steps if step.get("segment") == steps[-1].get("segment")]
+    return segment_steps(rank, steps[-1].get("segment")) if steps else []
+
+
+def segment_steps(rank: RankJournal, segment: int | None) -> list[Event]:
+    """The steps of a segment, in order."""
+    return [step for step in rank.of("step") if step.get("segment") == segment]
 
 
 def describe_segment(rank: RankJournal, segment: int | None) -> Event:
@@ -80,7 +85,7 @@ def common_steps(ranks: Sequence[RankJournal]) -> dict[int, list[Event]]:
         return {}
     stepped = [rank for rank in ranks if rank.of("step")]
     last = max(segments, key=lambda segment: -1 if segment is None else segment)
-    return {rank.rank: [step for step in rank.of("step") if step.get("segment") == last] for rank in stepped}
+    return {rank.rank: segment_steps(rank, last) for rank in stepped}
 
 
 def _common_segments(ranks: Sequence[RankJournal]) -> set[int | None]:
@@ -116,7 +121,7 @@ def find_window(ranks: Sequence[RankJournal]) -> Window | None:
 def describe_steps(ranks: Sequence[RankJournal], window: Window | None) -> tuple[Part, Summary | None]:
     """The figures of step time."""
     part = Part()
-    steps = len(last_segment(ranks[0])) if ranks[0].of("step") else 0
+    steps = len(last_segment(ranks[0]))
     part.values |= {
         "steps_seen": len(ranks[0].of("step")),
         "first_cut": window.cut if window else minimum_cut(steps),

@@ -52,8 +52,7 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     while at < len(argv):
         word = argv[at]
         if word == "--":
-            at += 1
-            break
+            return _options_and_target(argv[1:at], argv[at + 1 :])
         if word == _LONG_WITH_VALUE:
             at += 2
             continue
@@ -78,10 +77,11 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
             if letter not in _FLAGS:  # -c, -x, and what no interpreter of today knows
                 return None
         at += 1
-    if at >= len(argv):
-        return None
-    options = argv[1:at]
-    return [*options[:-1], *([] if options[-1:] == ["--"] else options[-1:])], list(argv[at:])
+    return _options_and_target(argv[1:at], argv[at:])
+
+
+def _options_and_target(options: Sequence[str], target: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    return (list(options), list(target)) if target else None
 
 
 def _is_interpreter() -> bool:

@@ -283,10 +283,8 @@ class Meter:
     def optimizer_stepped(self, step: int, optimizer: Any, *, leads_anew: bool) -> None:
         """A step of a program without a Trainer has ended; `leads_anew`: with it another optimizer's series begins."""
         if not self._optimizer_segment or leads_anew:
-            seen = self.step.norm, self.step.data_wait_s  # clipped, fetched before anybody knew that a segment begins
             self._last_end = self._phase_began
             self._start_loop(step, cuda=_device_type(optimizer) == "cuda")
-            self.step.norm, self.step.data_wait_s = seen
         self.step.saw_optimizer(optimizer)
         self._step_ended(step, None)
         self.seen_by = self.seen_by or "optimizer"
@@ -303,9 +301,7 @@ class Meter:
         """A step of which the program tells has ended; numbers may be 0-dim tensors.  `counts`: see `told_counts`."""
         if not self._optimizer_segment or step <= (self._last_step or 0):
             torch = sys.modules.get("torch")
-            waited = self.step.data_wait_s
             self._start_loop(step, cuda=torch is not None and torch.cuda.is_initialized())
-            self.step.data_wait_s = waited
         running = self.step
         running.loss, running.norm, running.rate = _number(local(loss)), _number(local(norm)), _number(rate)
         told = None
@@ -325,7 +321,9 @@ class Meter:
 
     def _start_loop(self, step: int, *, cuda: bool) -> None:
         """A segment of a program without a Trainer, whose first step is `step`."""
+        seen = self.step.norm, self.step.data_wait_s  # clipped, fetched before anybody knew that a segment begins
         self._start_segment()
+        self.step.norm, self.step.data_wait_s = seen
         self._open, self._optimizer_segment = False, True
         self._cuda = cuda
         unknown = dict.fromkeys(("max_steps", "batch_asked", "batch_ran", "accumulation", "data_rank", "data_ranks"))

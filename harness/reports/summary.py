@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from harness.record import Kind
-from harness.reports.conditions import told
+from harness.reports.conditions import MARK, told
 from harness.reports.properties import NOT_RUN, printable
 from harness.reports.results import BAD, CaseResult, count_outcomes, measured_any
 from harness.reports.tables import figure_cells
@@ -47,7 +47,7 @@ def to_markdown(results: Sequence[CaseResult], fail_on: Collection[str] = ()) ->
     parts += _list("Limits of the machine (xfailed)", [result for result in results if result.outcome == "xfailed"])
     parts += _list("Ended badly, as expected (passed)", [result for result in results if result.met])
     marked = [(result, escape(why, MAX_REASON)) for result in launched if (why := told(result))]
-    parts += _items("GPUs that were shared or held down (marked \\*)", marked)
+    parts += _items(f"GPUs that were shared or held down (marked \\{MARK})", marked)
     parts += _retried([result for result in results if result.retried is not None])
     parts += _skipped(results)
     return "\n\n".join(parts) + "\n"
@@ -74,7 +74,7 @@ def _cases(results: Sequence[CaseResult]) -> str:
     ordered = sorted(results, key=lambda result: (result.verdict != "none", result.verdict, result.case))
     rows = [
         (
-            escape(result.case, 200) + ("\\*" if told(result) else ""),
+            escape(result.case, 200) + (f"\\{MARK}" if told(result) else ""),
             result.outcome,
             _code(result.verdict),
             *figure_cells(result),

@@ -31,7 +31,7 @@ def reads(scenario: Scenario) -> set[str]:
         return {"model_dir"} if model is not None and is_hub_id(model.path) else set()
     if kind == "fms":
         return {"model_dir", "data_file"}
-    used = {name for argument in scenario.trainer.args for name in placeholders.names(argument)}
+    used = placeholders.used(scenario.trainer.args)
     return (used | {"data_file"} if "data_dir" in used else used) & {"model_dir", "data_file"}
 
 

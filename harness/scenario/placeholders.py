@@ -30,6 +30,11 @@ def names(text: str) -> list[str]:
     return [match[2] for match in _PLACEHOLDER.finditer(text) if match[2]]
 
 
+def used(arguments: Sequence[str]) -> set[str]:
+    """The placeholders of all arguments."""
+    return {name for argument in arguments for name in names(argument)}
+
+
 def keys_of(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted name -> value of every key of a resolved scenario that has a value; environment variables aside."""
     found: dict[str, Any] = {}

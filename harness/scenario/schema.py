@@ -177,7 +177,7 @@ class Scenario(BaseModel):
         """A script gets its arguments and nothing else: what it is to have must stand there."""
         if self.trainer.kind != "script":
             return
-        used = {name for argument in self.trainer.args for name in placeholders.names(argument)}
+        used = placeholders.used(self.trainer.args)
         values = placeholders.keys_of(self.model_dump())
         known = {*values, *placeholders.PREPARED}
         for number, argument in enumerate(self.trainer.args):

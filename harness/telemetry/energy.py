@@ -1,9 +1,11 @@
 """Joules of a GPU and of a job: two figures, by how much they disagree, and what speaks against them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.telemetry.gauges import Counter
-from harness.telemetry.values import Energy, GpuSpan, GpuTelemetry
+from harness.telemetry.together import Part, put_together, whole_gpus
+from harness.telemetry.values import Energy
 
 DISAGREEMENT = 0.05  # between the energy counter and integrated power; beyond, one of them is wrong
 SHORTEST_S = 10.0  # the counter moves each 100 ms, and A100 and H100 look at a quarter of the time (arXiv 2312.02741)
@@ -52,36 +54,19 @@ def _compared(
     return Energy(counter, integrated, disagreement, seconds, tuple(flags), reasons)
 
 
-def of_job(gpus: Sequence[tuple[GpuTelemetry, GpuSpan | None]]) -> Energy:
+def of_job(gpus: Sequence[Part]) -> Energy:
     """The energy of all GPUs; each whole GPU once, whatever MIG devices of it the job has."""
-    wholes = {gpu.whole_uuid or gpu.uuid: (gpu, span) for gpu, span in gpus}
-    spans = [span.energy for _, span in wholes.values() if span is not None]
+    wholes = whole_gpus(gpus)
+    spans = [span.energy for _, span in wholes if span is not None]
     flags = list(dict.fromkeys(flag for energy in spans for flag in energy.flags))
     if any(gpu.shared for gpu, _ in gpus):
         flags.append("the figures of MIG devices are of whole GPUs, other jobs' share included")
     reasons: dict[str, str] = {}
     totals: dict[str, float | None] = {}
     for name in ("counter_j", "integrated_j"):
-        values = [None if span is None else getattr(span.energy, name) for _, span in wholes.values()]
-        known = [value for value in values if value is not None]
-        totals[name] = sum(known) if known and len(known) == len(values) else None
-        if totals[name] is None:
-            said = next(
-                (
-                    f"GPU {gpu.uuid}: {gpu.reason if span is None else span.energy.reasons.get(name)}"
-                    for (gpu, span), value in zip(wholes.values(), values, strict=True)
-                    if value is None
-                ),
-                "",
-            )
-            reasons[name] = said
+        totals[name], why = put_together(wholes, name, sum, lambda span: span.energy)
+        if why is not None:
+            reasons[name] = why
     seconds = max((energy.seconds for energy in spans), default=0.0)
     summed = _compared(totals["counter_j"], totals["integrated_j"], seconds, [], reasons)
-    return Energy(
-        summed.counter_j,
-        summed.integrated_j,
-        summed.disagreement,
-        seconds,
-        tuple(dict.fromkeys([*flags, *summed.flags])),
-        summed.reasons,
-    )
+    return replace(summed, flags=tuple(dict.fromkeys([*flags, *summed.flags])))

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.telemetry import energy
-from harness.telemetry.values import AllGpus, GpuSpan, GpuTelemetry, HostSpan, SpanFigures
-
-Part = tuple[GpuTelemetry, GpuSpan | None]
+from harness.telemetry.together import Part, put_together, whole_gpus
+from harness.telemetry.values import AllGpus, HostSpan, SpanFigures
 
 
 def of_span(host: HostSpan | None, gpus: Sequence[Part], tokens: int | None) -> SpanFigures:
@@ -26,16 +25,12 @@ def of_span(host: HostSpan | None, gpus: Sequence[Part], tokens: int | None) -> 
 
 def of_all(gpus: Sequence[Part]) -> AllGpus:
     """One figure for all GPUs; None where one of them does not tell it, with its reason."""
-    wholes = list({gpu.whole_uuid or gpu.uuid: (gpu, span) for gpu, span in gpus}.values())
     figures: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    for name, (put_together, parts) in _together(gpus, wholes).items():
-        values = [None if span is None else getattr(span, name) for _, span in parts]
-        known = [value for value in values if value is not None]
-        figures[name] = put_together(known) if len(known) == len(values) else None
-        if figures[name] is None:
-            gpu, span = parts[values.index(None)]
-            reasons[name] = f"GPU {gpu.uuid}: {gpu.reason if span is None else span.reasons.get(name)}"
+    for name, (how, parts) in _together(gpus, whole_gpus(gpus)).items():
+        figures[name], why = put_together(parts, name, how)
+        if why is not None:
+            reasons[name] = why
     return AllGpus(
         gpus=len(gpus),
         samples=min(0 if span is None else span.samples for _, span in gpus),

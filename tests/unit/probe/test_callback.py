@@ -1,28 +1,16 @@
 """What the callback counts of a model, and when: a program freezes parameters before or after it makes its Trainer."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.probe.journal import JournalFile
-from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.model import describe_model, is_whole, trainable_names
 from tests.unit.probe.test_hooks import events
 
 ARGS = SimpleNamespace(device=None, n_gpu=0, per_device_train_batch_size=1, gradient_accumulation_steps=1)
 STATE = SimpleNamespace(global_step=0, max_steps=1, train_batch_size=1)
-
-
-@pytest.fixture
-def meter(tmp_path: Path) -> Iterator[Meter]:
-    job = JobPaths(tmp_path)
-    made = Meter(job, 0, JournalFile(job.events(0)), set())
-    yield made
-    made.end()
 
 
 def network() -> Any:

@@ -14,19 +14,11 @@ import pytest
 
 from harness.probe import hooks
 from harness.probe.hooks import OptimizerSeries, PatchFinder
-from harness.probe.journal import EVENTS, JournalFile
+from harness.probe.journal import EVENTS
 from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.staging import digest, sources, stage
 from tests.unit.probe.jobs import OTHERS, run
-
-
-@pytest.fixture
-def meter(tmp_path: Path) -> Iterator[Meter]:
-    job = JobPaths(tmp_path)
-    made = Meter(job, 0, JournalFile(job.events(0)), set())
-    yield made
-    made.end()
 
 
 def events(meter: Meter) -> list[dict[str, Any]]:

@@ -4,15 +4,12 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.probe import hooks
-from harness.probe.journal import JournalFile
-from harness.probe.layout import JobPaths
 from harness.probe.measure import Meter
 from harness.probe.running import Fetching, RunningStep
 
@@ -134,14 +131,6 @@ def test_the_loader_of_a_version_with_another_iterator_is_left_alone() -> None:
     """`patch_loader` fails under the guard of the import hook: the program goes on."""
     with pytest.raises(AttributeError):
         hooks.patch_loader(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def meter(tmp_path: Path) -> Iterator[Meter]:
-    job = JobPaths(tmp_path)
-    made = Meter(job, 0, JournalFile(job.events(0)), set())
-    yield made
-    made.end()
 
 
 def one_step(meter: Meter, clock: Clock, optimizer: str) -> dict[str, Any]:
